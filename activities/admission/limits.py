@@ -16,7 +16,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from shared.keepers import limits
-from shared.keepers.limits import Pace, TurnRequest, TurnResponse
+from shared.keepers.limits import EndedLease, Pace, TurnRequest, TurnResponse
 from shared.messages.message import Outcome, Turn, clip_reason
 from shared.temporal.connect import is_missing
 
@@ -71,6 +71,7 @@ class _Lease:
         self._is_counted_alone = not pace.interval
         self._begun_at = time.monotonic()
         self._calls = 0
+        self._passed_on = 0  # to calls that waited
 
     async def call(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """Call a handler, then pass this on, or give it back."""
@@ -82,7 +83,9 @@ class _Lease:
 
     def pass_on(self) -> None:
         """Let the next call of the key begin; without one, give this back with the next request."""
-        if not (self.is_usable and self._shard.wake_next(self._key, self)):
+        if self.is_usable and self._shard.wake_next(self._key, self):
+            self._passed_on += 1
+        else:
             self._shard.end_lease(self._key, self)
 
     @property
@@ -90,10 +93,10 @@ class _Lease:
         """Whether only calls at work are counted, and this lasts for another one."""
         return self._is_counted_alone and time.time() <= self._usable_until
 
-    def to_end(self) -> tuple[str, float, float]:
-        """Give what the workflow is told when it gets this back: the key, its end, and how long a call held it."""
+    def to_end(self) -> EndedLease:
+        """Give what the workflow is told when it gets this back."""
         seconds = (time.monotonic() - self._begun_at + EVERY_SECONDS) / max(self._calls, 1)
-        return self._key, self._until, round(seconds, 3)
+        return EndedLease(self._key, self._until, round(seconds, 3), self._passed_on)
 
 
 class _Want:
@@ -113,7 +116,7 @@ class _Shard:
         self._id = workflow_id
         self._task_queue = task_queue
         self._wants: dict[tuple[str, Pace], list[_Want]] = {}
-        self._ended: list[tuple[str, float, float]] = []
+        self._ended: list[EndedLease] = []
         self._idle: dict[str, list[_Lease]] = {}
         self._sent_at = self._closed_until = -math.inf
         self._failures = 0
@@ -213,7 +216,7 @@ class _Shard:
             self._failures = 0
 
     async def _request(
-        self, client: Client, wants: Mapping[tuple[str, Pace], list[_Want]], ended: Sequence[tuple[str, float, float]]
+        self, client: Client, wants: Mapping[tuple[str, Pace], list[_Want]], ended: Sequence[EndedLease]
     ) -> list[TurnResponse]:
         requests: list[TurnRequest] = []
         for (key, pace), waiting in wants.items():

@@ -30,8 +30,10 @@ GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
 CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
 """How long unused slots stay usable, so that slots are not lost between two requests."""
 LEASE_MARGIN_SECONDS = 15.0  # by how much a lease outlasts the longest call: it may be passed on, and told late
-HOLD_FIRST = 1.0  # seconds that a call is thought to take before one has ended
+HOLD_FIRST = 0.1  # seconds that a call is thought to take before one has ended
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
+CROWD = 0.6  # so they ask three times as often as there is a lease for them, because they come by chance
+GOLDEN_RATIO = 0.618034  # its multiples, modulo 1, are spread as evenly as can be, wherever the row ends
 HURRY = 0.9  # messages come back for a lease in this share of the time that calls take, so that no lease waits
 
 
@@ -83,6 +85,15 @@ def grace_of(period: float) -> float:
     return max(period * GRACE_SHARE, GRACE_LEAST)
 
 
+class EndedLease(NamedTuple):
+    """A lease that a process gives back: its key and end, how long each of its calls took, and how often it went on."""
+
+    key: str
+    until: float
+    seconds: float
+    passed_on: int
+
+
 class TurnRequest(NamedTuple):
     """What the calls of one process want of a key: positions that messages hold in line, and how many hold none."""
 
@@ -103,7 +114,7 @@ class TurnResponse(NamedTuple):
 class KeyTurns:
     """The turns of one key; moments are seconds since the epoch."""
 
-    __slots__ = ("back", "credit", "hold", "leases", "next_slot")
+    __slots__ = ("back", "credit", "hold", "leases", "next_slot", "spot", "waiting")
 
     def __init__(
         self, next_slot: float = 0.0, back: float = 0.0, credit: float = 0.0, hold: float = HOLD_FIRST
@@ -113,9 +124,14 @@ class KeyTurns:
         self.credit = credit
         self.hold = hold  # mean seconds of a call
         self.leases: dict[int, int] = {}  # how many calls run, by when their leases end, in milliseconds
+        self.waiting = 0  # about how many messages wait for a lease
+        self.spot = 0.0  # where in the time of all others the last of them asks again
 
     def take(self, pace: Pace, now: float, held: Sequence[float], fresh: int) -> TurnResponse:
         """Give out what is free, and positions in line for all others."""
+        if pace.at_once and not pace.interval:
+            return self._take_leases(pace, now, held, fresh)
+
         self.credit = pace.credit
         self.leases = {until: count for until, count in self.leases.items() if until > now * 1000}
         free = pace.at_once - sum(self.leases.values()) if pace.at_once else math.inf
@@ -137,6 +153,27 @@ class KeyTurns:
             self.leases[until] = self.leases.get(until, 0) + len(answer.slots)
         return answer
 
+    def _take_leases(self, pace: Pace, now: float, held: Sequence[float], fresh: int) -> TurnResponse:
+        """Give out free leases, to those first who have waited for longest; a position is when they began to wait."""
+        self.leases = {until: count for until, count in self.leases.items() if until > now * 1000}
+        free = max(pace.at_once - sum(self.leases.values()), 0)
+        positions = [*sorted(held), *[now] * fresh]
+        taken = min(free, len(positions))
+        left = positions[taken:]
+        self.waiting = max(self.waiting + max(fresh - max(taken - len(held), 0), 0) - min(taken, len(held)), len(left))
+
+        looks = [now + self._find_lease_look(pace) for _ in left]
+        until = math.ceil((now + pace.lease) * 1000)
+        if taken:
+            self.leases[until] = self.leases.get(until, 0) + taken
+        return TurnResponse([now] * taken, list(zip(left, looks, strict=True)), until / 1000)
+
+    def _find_lease_look(self, pace: Pace) -> float:
+        """Give in how many seconds one who waits asks again: evenly spread over the time until all had their turn."""
+        self.spot = (self.spot + GOLDEN_RATIO) % 1
+        drain = CROWD * self.waiting * self.hold / pace.at_once
+        return min(max(drain * self.spot, LOOK_MIN_SECONDS), LOOK_MAX_SECONDS)
+
     def _join_line(self, now: float, interval: float) -> float:
         self.back = max(self.back, self.next_slot, now) + interval
         return self.back
@@ -155,8 +192,9 @@ class KeyTurns:
             wait = min(max(ahead / 2, interval, -left / 2), LOOK_MAX_SECONDS)
         return now + max(wait, LOOK_MIN_SECONDS)
 
-    def end_call(self, lease_until: float, seconds: float) -> None:
-        """Take a lease back after a call that took some seconds."""
+    def end_lease(self, lease_until: float, seconds: float, passed_on: int) -> None:
+        """Take a lease back whose calls took some seconds each; it was passed on to some that waited."""
+        self.waiting = max(self.waiting - passed_on, 0)
         until = round(lease_until * 1000)
         if (count := self.leases.pop(until, 0)) > 1:
             self.leases[until] = count - 1
@@ -170,7 +208,8 @@ class KeyTurns:
     def dump(self) -> list[Any]:
         """Give the wire form."""
         numbers = [round(n, 3) for n in (self.next_slot, self.back, self.credit, self.hold)]
-        return [*numbers, [part for lease in self.leases.items() for part in lease]] if self.leases else numbers
+        leases = [part for lease in self.leases.items() for part in lease]
+        return [*numbers, leases, self.waiting] if leases or self.waiting else numbers
 
     @classmethod
     def load(cls, wire: Sequence[Any]) -> Self:
@@ -178,6 +217,7 @@ class KeyTurns:
         turns = cls(*wire[:4])
         leases: list[int] = wire[4] if len(wire) > 4 else []
         turns.leases = dict(zip(leases[::2], leases[1::2], strict=True))
+        turns.waiting = wire[5] if len(wire) > 5 else 0
         return turns
 
 
@@ -193,9 +233,10 @@ class ShardTurns:
 
     def take(self, wire: Mapping[str, Any], now: float) -> dict[str, Any]:
         """Answer a worker process, after its calls that have ended."""
-        for key, lease_until, seconds in wire["ended"]:
-            if (turns := self._keys.get(key)) is not None:
-                turns.end_call(lease_until, seconds)
+        for key, lease_until, seconds, passed_on in wire["ended"]:
+            turns = self._keys.get(key)
+            if turns is not None:
+                turns.end_lease(lease_until, seconds, passed_on)
         self._forget(now)
         return {"now": now, "answers": [_dump_answer(self._answer(each, now), now) for each in read_requests(wire)]}
 
@@ -218,8 +259,8 @@ class ShardTurns:
         return {key: turns.dump() for key, turns in self._keys.items() if not turns.is_at_rest(now)}
 
 
-def write_requests(requests: Iterable[TurnRequest], ended: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
-    """Give what a process sends: its requests, and its calls that have ended with their key, lease and seconds."""
+def write_requests(requests: Iterable[TurnRequest], ended: Sequence[EndedLease]) -> dict[str, Any]:
+    """Give what a process sends: its requests, and the leases that it gives back."""
     return {"asks": [[a.key, list(a.pace), list(a.held), a.fresh] for a in requests], "ended": [list(e) for e in ended]}
 
 
@@ -236,8 +277,9 @@ def check_requests(wire: Any) -> None:
             *(n for each in requests for n in (*each.pace, *each.held)),
             *(n for e in wire["ended"] for n in e[1:]),
         ]
-        keys = [*(each.key for each in requests), *(key for key, _, _ in wire["ended"])]
+        keys = [*(each.key for each in requests), *(key for key, _, _, _ in wire["ended"])]
         counts = [n for each in requests for n in (each.fresh, each.pace.at_once)]
+        counts += [passed_on for _, _, _, passed_on in wire["ended"]]
         is_right = all(is_number(n) and abs(n) <= NUMBER_MAX for n in numbers)
         is_right = is_right and all(is_int(count) and 0 <= count <= WAITING_MAX for count in counts)
         is_right = is_right and all(isinstance(key, str) and len(key) <= KEY_MAX_BYTES for key in keys)

@@ -62,7 +62,7 @@ class Line:
             now, what, number, seconds = heapq.heappop(self._due)
             if what == _ENDS:
                 self.running -= 1
-                self.turns.end_call(number, seconds)
+                self.turns.end_lease(number, seconds, 0)
             elif what == _HAS_SLOT and now <= number + self.grace:
                 self.calls.append(now)
             else:
