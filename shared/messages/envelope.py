@@ -159,6 +159,10 @@ class Envelope(BaseModel):
     correlation_id: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
     idempotency_key: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether the message is due at once: no moment was given for it, or one that has passed."""
+        return self.scheduled_at is None or self.scheduled_at <= now
+
 
 _DEFAULTS: dict[str, Any] = {
     name: None if at.is_required() else at.default for name, at in Envelope.model_fields.items()

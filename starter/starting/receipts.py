@@ -42,6 +42,11 @@ class Receipt(NamedTuple, Generic[Tag]):
     reason: str = ""
     attempts: int = 1
 
+    @property
+    def has_taken(self) -> bool:
+        """Whether the message is now what its envelope says."""
+        return self.outcome in (StartOutcome.STARTED, StartOutcome.REVISED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReceipts(Generic[Tag]):

@@ -45,11 +45,14 @@ def read_name(request: Request) -> tuple[str, str]:
     return kind, message_id
 
 
-async def read_object(request: Request, payload_max_bytes: int) -> dict[str, Any]:
-    """Read a body that is one JSON object; none at all is an empty one."""
+async def read_object(request: Request, payload_max_bytes: int, *, is_optional: bool = False) -> dict[str, Any]:
+    """Read a body that is one JSON object; where it is optional, none at all is an empty object."""
     body = await read_body(request, payload_max_bytes + BODY_EXTRA_BYTES)
     if not body.strip():
-        return {}
+        if is_optional:
+            return {}
+        # as from an upload whose file was empty
+        raise Problem(HTTPStatus.BAD_REQUEST, "body: is empty; send one JSON object, {} for one without fields", "body")
     check_media_type(request, "application/json")
     try:
         value = parse_json(body)

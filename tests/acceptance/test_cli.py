@@ -133,10 +133,10 @@ WRONG: list[tuple[list[str], str]] = [
         "argument --payload: names file 'none.json', which can't be read",
     ),
     (["start", "echo", "1", "--payload", f'"{"x" * 4095}"'], "payload: is 4097 bytes of JSON, the limit is 4096"),
-    (["start", "echo", "1", "--scheduled-at", "8pm"], "argument --scheduled-at: is '8pm', no moment; write"),
+    (["start", "echo", "1", "--scheduled-at", "8pm"], "argument --scheduled-at/--at: is '8pm', no moment; write"),
     (
         ["start", "echo", "1", "--scheduled-at", "2026-01-01T00:00:00"],
-        "argument --scheduled-at: is '2026-01-01T00:00:00', which",
+        "argument --scheduled-at/--at: is '2026-01-01T00:00:00', which",
     ),
     (["start", "echo", "1", "--tolerance", "5"], "argument --tolerance: is '5', no duration; write for example 90s"),
     (
@@ -294,14 +294,29 @@ async def test_an_upsert_starts_or_changes_a_message(run: Run, name: str) -> Non
     await run("pause", f"ledger:{name}")
     fourth = await run(*upsert, "--if-version", "0")
 
-    assert (first.code, first.out, first.err) == (0, f"ledger:{name}  started\n", "")
+    assert (first.code, first.err) == (0, "")
+    assert first.out.startswith(f"ledger:{name}  started  due 2036-01-01 00:00:00 UTC (in ")
     assert (second.code, second.document["outcome"], second.document["reason"]) == (0, "revised", "")
     assert (third.code, third.out) == (2, "")
     assert third.err.startswith(
         f"dormice: ledger:{name} is at version 0 and due 2036-01-01 00:00:00 UTC, not at version"
     )
-    assert (fourth.code, fourth.out) == (0, f"ledger:{name}  revised\n")
+    assert fourth.code == 0
+    assert fourth.out.startswith(f"ledger:{name}  revised  due 2036-")
     assert fourth.err.startswith(f"dormice: ledger:{name} is paused and keeps the new due time;")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_start_or_upsert_without_a_moment_says_that_it_is_due_now(run: Run, name: str) -> None:
+    """So does one whose moment has passed; a first run may be later by its tolerance."""
+    early = await run("start", "ledger", name, "--at", "2020-01-01T00:00:00Z", "--tolerance", "2h", "--wait", "1s")
+    text = await run("upsert", "ledger", name)
+    document = await run("upsert", "ledger", name, "--json")
+    later = await run("upsert", "ledger", name, "--at", LATER, "--json")
+
+    assert early.out.splitlines()[0] == f"ledger:{name}  started  due now, or up to 2 h later"
+    assert text.out == f"ledger:{name}  revised  due now\n"
+    assert (document.document["is_due_now"], later.document["is_due_now"]) == (True, False)
 
 
 @pytest.mark.usefixtures("worker")

@@ -48,8 +48,8 @@ async def test_a_start_that_waits_prints_what_its_message_came_to(run: Run, mess
     third = await run("start", KIND, late, "--wait", "1s")
 
     assert (first.code, first.err) == (0, "")
-    assert first.out == f'{KIND}:{done}  started\n{KIND}:{done}  done  {{"told": "{done}"}}\n'
-    assert (second.code, second.out) == (4, f"{KIND}:{parked}  started\n{KIND}:{parked}  parked\n")
+    assert first.out == f'{KIND}:{done}  started  due now\n{KIND}:{done}  done  {{"told": "{done}"}}\n'
+    assert (second.code, second.out) == (4, f"{KIND}:{parked}  started  due now\n{KIND}:{parked}  parked\n")
     remedy = f"mend the cause, then 'dormice parked replay {KIND}:{parked}'"
     assert second.err == f"dormice: {KIND}:{parked} is parked (no such feed); {remedy}\n"
     assert (third.code, third.out.splitlines()[-1]) == (5, f"{KIND}:{late}  active")
@@ -65,7 +65,7 @@ async def test_with_json_a_start_that_waits_prints_one_document(run: Run, name: 
 
     found = {key: done.document[key] for key in ("outcome", "state", "version", "result")}
     assert (done.code, found) == (0, {"outcome": "started", "state": "done", "version": 1, "result": {"told": name}})
-    assert set(again.document) == {"workflow_id", "outcome", "run_id", "reason"}
+    assert set(again.document) == {"workflow_id", "outcome", "is_due_now", "run_id", "reason"}
     assert (alive.code, alive.document["outcome"]) == (1, "already running")
 
 
@@ -78,7 +78,7 @@ async def test_an_upsert_that_waits_takes_no_older_state_for_the_end(run: Run, n
 
     assert (parked.code, parked.out.splitlines()[-1]) == (4, f"{KIND}:{name}  parked")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"{KIND}:{name}  revised\n{KIND}:{name}  done  ")
+    assert done.out.startswith(f"{KIND}:{name}  revised  due now\n{KIND}:{name}  done  ")
 
 
 async def test_show_waits_for_the_end(run: Run, serve: Serve, begin: Begin, kind: str, control: Control) -> None:
@@ -110,7 +110,7 @@ async def test_ctrl_c_ends_the_waiting_and_not_the_message(spawn: Spawn, control
 
     sentence = f"no longer waiting: {KIND}:{name} goes on; 'dormice show {KIND}:{name} --wait' waits again"
     assert (process.returncode, err.decode()) == (130, f"{sentence}\ninterrupted\n")
-    assert (started.decode(), out) == (f"{KIND}:{name}  started\n", b"")
+    assert (started.decode(), out) == (f"{KIND}:{name}  started  due now\n", b"")
     assert (await control.look_up(KIND, name)).state == "active"
 
 

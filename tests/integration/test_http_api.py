@@ -136,6 +136,15 @@ async def test_an_upsert_is_one_call_once_a_key(worked: httpx.AsyncClient, messa
     assert await message.has(payload=2, revision=1)
 
 
+async def test_what_is_due_at_once_is_said_to_be(worked: httpx.AsyncClient, kind: str) -> None:
+    """By a start and an upsert without a moment, or with one that has passed."""
+    started = await worked.post(path_of(kind), json={"scheduled_at": "2020-01-01T00:00:00Z"})
+    later = await worked.put(path_of(kind), json={"scheduled_at": AT})
+    changed = await worked.put(path_of(kind), json={})
+
+    assert [each.json()["is_due_now"] for each in (started, later, changed)] == [True, False, True]
+
+
 async def test_what_no_worker_can_answer_is_kept(
     api: httpx.AsyncClient, serve: Serve, sleeper: Handler, message: Subject, kind: str
 ) -> None:
@@ -147,6 +156,7 @@ async def test_what_no_worker_can_answer_is_kept(
         started = await api.post(f"/v1/messages/{kind}/{quote(neighbours[0], safe='')}", json={"scheduled_at": AT})
     moved = await api.post(path_of(kind, "reprioritize"), json={"priority": 1})
 
+    assert started.json()["is_due_now"] is False
     assert started.status_code == (202 if neighbours else 201)
     assert moved.status_code == (202 if neighbours else 200)
     async with serve(sleeper, lanes=("short",)):
@@ -197,6 +207,7 @@ async def test_a_bulk_answers_each_line(worked: httpx.AsyncClient, message: Subj
     first = await post(*sent)
     second = await post({**line, "payload": 2}, params={"upsert": "true"})
     third = await post({**line, "payload": 2})
+    at_once = await post({"kind": kind, "id": "other"})
 
     assert {n: each["outcome"] for n, each in first.items()} == {
         1: "started",
@@ -206,6 +217,7 @@ async def test_a_bulk_answers_each_line(worked: httpx.AsyncClient, message: Subj
     }
     assert (first[3]["field"], first[5]["field"]) == ("id", "kind")
     assert (second[1]["outcome"], third[1]["outcome"]) == ("revised", "already running")
+    assert [each[1].get("is_due_now") for each in (first, second, third, at_once)] == [False, False, None, True]
     assert await message.has(payload=2, revision=1)
 
 
@@ -303,6 +315,10 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("PUT", "/v1/gates/lane:fast", {"json": {}}, 422, "gate"),
     ("PUT", "/v1/gates/g", {"json": {"opens_at": "later"}}, 422, "opens_at"),
     ("PUT", "/v1/gates/g", {"json": {"for": "1h"}}, 422, "for"),
+    ("PUT", "/v1/gates/g", {}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": b" \n", "headers": JSON}, 400, "body"),
+    ("POST", "/v1/messages/{kind}/a", {}, 400, "body"),
     ("GET", "/v1/kinds", {"headers": {"Host": "evil.example"}}, 421, "Host"),
     ("POST", "/v1/messages/{kind}/a", {"json": {}, "headers": {"Origin": "http://evil.example"}}, 403, "Origin"),
     ("GET", "/v1/kinds", {"headers": {"Origin": "null"}}, 403, "Origin"),

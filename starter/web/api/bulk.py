@@ -3,8 +3,9 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -29,8 +30,18 @@ SILENCE_SECONDS = 60.0
 SPOOL_BYTES = 4_000_000
 READ_BYTES = 65_536
 
-_Tag = tuple[int, str, str]
-"""Number of a line, and the kind and id that it names."""
+
+class _Tag(NamedTuple):
+    """A line's number, the kind and id that it names, and whether its message is due at once."""
+
+    line: int
+    kind: str
+    id: str
+    is_due: bool
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.kind, self.id
 
 
 def list_operations() -> list[Operation]:
@@ -47,6 +58,7 @@ def list_operations() -> list[Operation]:
             parameters=(upsert, key),
             body={"type": "array", "items": JSON_VALUE, "description": "messages as JSON, one a line"},
             body_type=MEDIA_TYPES[0],
+            is_body_optional=True,
             answers={200: "receipts, one a line; a last line with `problem` says that the rest was not read"},
             answer_type=MEDIA_TYPES[0],
         )
@@ -145,7 +157,7 @@ class BulkStream:
         try:
             async for receipts in self._starter.start_groups(self._read_wishes()):
                 for receipt in receipts:
-                    self._under_way.discard(receipt.tag[1:])
+                    self._under_way.discard(receipt.tag.name)
                     self._take(receipt)
         except DormiceError as exc:
             self._problem = to_problem(exc)
@@ -156,9 +168,13 @@ class BulkStream:
             self._spool.end()
 
     def _take(self, receipt: Receipt[_Tag]) -> None:
-        number, kind, message_id = receipt.tag
-        outcome = {"line": number, "kind": kind, "id": message_id, "outcome": receipt.outcome.value}
-        self._spool.write(outcome | ({"reason": receipt.reason} if receipt.reason else {}))
+        tag = receipt.tag
+        document: dict[str, Any] = {"line": tag.line, "kind": tag.kind, "id": tag.id, "outcome": receipt.outcome.value}
+        if receipt.has_taken:
+            document["is_due_now"] = tag.is_due
+        if receipt.reason:
+            document["reason"] = receipt.reason
+        self._spool.write(document)
 
     async def _read_wishes(self) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
         number = 0
@@ -171,11 +187,11 @@ class BulkStream:
             except InvalidEnvelope as exc:
                 self._spool.write({"line": number, "outcome": "rejected", "field": exc.field, "reason": exc.problem})
                 continue
-            tag = (number, envelope.kind, envelope.id)
-            if not self._is_upsert and tag[1:] in self._under_way:  # the earlier line is the one that counts
+            tag = _Tag(number, envelope.kind, envelope.id, envelope.is_due(datetime.now(UTC)))
+            if not self._is_upsert and tag.name in self._under_way:  # the earlier line is the one that counts
                 self._take(Receipt(tag, "", StartOutcome.ALREADY_RUNNING))
                 continue
-            self._under_way.add(tag[1:])
+            self._under_way.add(tag.name)
             key = self._key and f"{self._key}:{number}"
             yield tag, Delivery.of_upsert(envelope, key) if self._is_upsert else envelope
 

@@ -1,17 +1,18 @@
 """Single messages over HTTP: start, upsert, show, steer and stop them by kind and id."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from activities.registry import envelope_rules
 from shared.errors import PackNotServed, StandsStill
 from shared.messages import signals
+from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal
 from shared.settings import Settings
@@ -90,6 +91,7 @@ def list_operations(settings: Settings) -> list[Operation]:
                 endpoint=_named(name),
                 summary=(kind.__doc__ or "").partition("\n")[0].rstrip("."),
                 body=_describe_signal(kind),
+                is_body_optional=not _list_required(kind),
                 answers=sent,
             )
             for name, kind in VERBS.items()
@@ -99,27 +101,27 @@ def list_operations(settings: Settings) -> list[Operation]:
 
 async def start_message(request: Request) -> Response:
     """Start a message."""
-    api, wish = find_api(request), await _read_wish(request)
+    api, envelope = find_api(request), await _read_envelope(request)
     read_query(request, ())
     try:
-        return _answer_receipt(wish, await api.control.start(wish))
+        return _answer_receipt(envelope, await api.control.start(envelope))
     except PackNotServed as exc:
-        return _answer_kept(wish["kind"], wish["id"], exc)
+        return _answer_kept(envelope.kind, envelope.id, exc, is_due_now=envelope.is_due(datetime.now(UTC)))
 
 
 async def upsert_message(request: Request) -> Response:
     """Upsert a message."""
-    api, wish = find_api(request), await _read_wish(request)
+    api, envelope = find_api(request), await _read_envelope(request)
     query = read_query(request, ("if_version", "if_due_before"))
     conditions: Any = {
         "if_version": read_number(query, "if_version", None, 0, VERSION_MAX),
         "if_due_before": read_moment(query, "if_due_before"),
     }
-    await check_owner(request, wish["kind"], wish["id"], is_new_fine=True)
+    await check_owner(request, envelope.kind, envelope.id, is_new_fine=True)
     try:
-        return _answer_receipt(wish, await api.control.upsert(wish, **conditions))
+        return _answer_receipt(envelope, await api.control.upsert(envelope, **conditions))
     except PackNotServed as exc:
-        return _answer_kept(wish["kind"], wish["id"], exc)
+        return _answer_kept(envelope.kind, envelope.id, exc, is_due_now=envelope.is_due(datetime.now(UTC)))
 
 
 async def show_message(request: Request) -> Response:
@@ -145,7 +147,7 @@ def _named(name: str) -> Any:
     """Make the endpoint of a verb; its name is what OpenAPI calls it."""
 
     async def steer(request: Request) -> Response:
-        given = await read_object(request, find_api(request).settings.payload_max_bytes)
+        given = await read_object(request, find_api(request).settings.payload_max_bytes, is_optional=True)
         read_query(request, ())
         return await _send(request, name, read_verb(name, given))
 
@@ -164,9 +166,9 @@ async def _send(request: Request, verb: str, signal: Signal) -> Response:
     return answer({"kind": kind, "id": message_id, "verb": verb, "note": note})
 
 
-async def _read_wish(request: Request) -> dict[str, Any]:
-    kind, message_id = read_name(request)
-    given = await read_object(request, find_api(request).settings.payload_max_bytes)
+async def _read_envelope(request: Request) -> Envelope:
+    api, (kind, message_id) = find_api(request), read_name(request)
+    given = await read_object(request, api.settings.payload_max_bytes)
     for name in ("kind", "id"):
         if name in given:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: stands in the path; leave it out", name)
@@ -176,20 +178,31 @@ async def _read_wish(request: Request) -> dict[str, Any]:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, "idempotency_key")
     tenant = given.get("tenant", "")
     find_access(request).check_tenant(tenant if isinstance(tenant, str) else "")
-    return {**given, "kind": kind, "id": message_id}
+    fields = {**given, "kind": kind, "id": message_id}
+    return parse_envelope(fields, envelope_rules(api.settings, api.registry))
 
 
-def _answer_receipt(wish: Mapping[str, Any], receipt: Receipt[None]) -> Response:
+def _answer_receipt(envelope: Envelope, receipt: Receipt[None]) -> Response:
     status = HTTPStatus.CREATED if receipt.outcome is StartOutcome.STARTED else HTTPStatus.OK
-    document = {"kind": wish["kind"], "id": wish["id"], "outcome": receipt.outcome.value, "run_id": receipt.run_id}
-    return answer(document | {"note": receipt.reason}, status)
+    document = {
+        "kind": envelope.kind,
+        "id": envelope.id,
+        "outcome": receipt.outcome.value,
+        "is_due_now": receipt.has_taken and envelope.is_due(datetime.now(UTC)),
+        "run_id": receipt.run_id,
+        "note": receipt.reason,
+    }
+    return answer(document, status)
 
 
-def _answer_kept(kind: str, message_id: str, exc: PackNotServed | StandsStill) -> Response:
+def _answer_kept(kind: str, message_id: str, exc: PackNotServed | StandsStill, **more: bool) -> Response:
     note = f"{exc}; what was asked of {workflow_id(kind, message_id)} is kept, and takes effect then"
-    return answer({"kind": kind, "id": message_id, "outcome": "kept", "note": note}, HTTPStatus.ACCEPTED)
+    return answer({"kind": kind, "id": message_id, "outcome": "kept", **more, "note": note}, HTTPStatus.ACCEPTED)
 
 
 def _describe_signal(kind: type[Any]) -> Schema:
-    required = [field.name for field in fields(kind) if field.default is MISSING]
-    return describe_object(required, **{name: _SCHEMAS.get(name, TEXT) for name in list_fields(kind)})
+    return describe_object(_list_required(kind), **{name: _SCHEMAS.get(name, TEXT) for name in list_fields(kind)})
+
+
+def _list_required(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind) if field.default is MISSING]

@@ -50,6 +50,8 @@ class Operation:
     parameters: Sequence[Parameter] = ()
     body: Schema | None = None
     body_type: str = "application/json"
+    is_body_optional: bool = False
+    """Whether no body at all counts as an empty one."""
     answers: Mapping[int, str]
     """What each status means; every operation may also answer with a problem."""
     answer_type: str = "application/json"
@@ -76,7 +78,8 @@ class Operation:
         if parameters := [each.describe() for each in (*parts, *self.parameters)]:
             described["parameters"] = parameters
         if self.body is not None:
-            described["requestBody"] = {"content": {self.body_type: {"schema": self.body}}}
+            content = {self.body_type: {"schema": self.body}}
+            described["requestBody"] = {"content": content, "required": not self.is_body_optional}
         if self.is_public:
             described["security"] = []
         return described
