@@ -2,18 +2,19 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
 from shared.messages.message import clip_reason
 from shared.messages.signal_reading import is_moment, is_text, read_object, require
-from shared.messages.timespan import HORIZON, format_exact, format_seconds
+from shared.messages.timespan import HORIZON, format_exact, format_seconds, parse_moment
 
 GATES_WORKFLOW = "gates"  # workflow type that keeps the list of closed gates
 GATES_MEMO = "gates"  # the memo field that holds the list; a memo can be read while no worker runs
 CLOSE, OPEN = "close", "open"  # signals of that workflow
 GATES_MAX = 500  # most gates closed at once: every worker that uses gates reads all of them each second
 GATE_MAX_BYTES = 300
+SHORTEST = timedelta(seconds=1)  # that a person may close a gate for
 IMPLICIT = KIND_GATE, LANE_GATE, TENANT_GATE = ("kind:", "lane:", "tenant:")
 """Begins of the names of implicit gates: every message needs those of its kind, its lane and its tenant."""
 HEARD_WITHIN = timedelta(days=30)
@@ -32,6 +33,26 @@ class GateClosure(NamedTuple):
         """Close from now on, for at most ten years, the limit of every wait here."""
         now = time.time() if now is None else now
         return cls(round(now, 3), round(now + min(delay, HORIZON).total_seconds(), 3), reason)
+
+    @classmethod
+    def until(cls, opens_at: datetime | None, reason: str = "", now: datetime | None = None) -> Self:
+        """Close from now on until a moment, or until it is opened if there is none.
+
+        Raises ValueError with half a sentence for a moment that has passed, or is more than ten years away.
+        """
+        now = now or datetime.now(UTC)
+        if opens_at is None:
+            return cls.lasting(HORIZON, reason, now.timestamp())
+        flaw = ""
+        if opens_at < now:
+            flaw = "has passed"
+        elif opens_at - now < SHORTEST:
+            flaw = "is less than a second away"
+        elif opens_at - now > HORIZON:
+            flaw = "is more than ten years away"
+        if flaw:
+            raise ValueError(f"{flaw}; correct it, or leave it out to close the gate until it is opened")
+        return cls.lasting(opens_at - now, reason, now.timestamp())
 
     @property
     def lasts_for_good(self) -> bool:
@@ -68,6 +89,17 @@ def check_gate(name: str) -> str:
     if not name or not name.isprintable() or len(name.encode(errors="replace")) > GATE_MAX_BYTES:
         raise ValueError(f"{name[:40]!r} names no gate; give 1 to {GATE_MAX_BYTES} bytes without control characters")
     return name
+
+
+def read_closure(opens_at: str | None, reason: str) -> GateClosure:
+    """Read until when a person closes a gate, as `GateClosure.until`; raises ValueError with half a sentence."""
+    if opens_at is None:
+        return GateClosure.until(None, reason)
+    moment = parse_moment(opens_at[:60])
+    try:
+        return GateClosure.until(moment, reason)
+    except ValueError as exc:
+        raise ValueError(f"is {opens_at[:60]!r}, which {exc}") from exc
 
 
 def implicit_gates(kind: str, lane: str, tenant: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Waiting at a gate: how long, and how often one that waits looks again."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -51,6 +51,24 @@ def test_a_gate_closed_for_good_stays_so_when_workers_hear_of_it_late(lasts: tim
     heard = closing._replace(closed_at=closing.closed_at + timedelta(days=7).total_seconds())
 
     assert (closing.lasts_for_good, heard.lasts_for_good) == (is_for_good, is_for_good)
+
+
+@pytest.mark.parametrize(
+    ("away", "flaw"),
+    [
+        (timedelta(days=-300), "has passed"),
+        (timedelta(0), "is less than a second away"),
+        (timedelta(days=4000), "is more than ten years away"),
+    ],
+)
+def test_a_person_closes_a_gate_until_a_moment_ahead(away: timedelta, flaw: str) -> None:
+    """Any other moment is refused, whoever asks; without one the gate is closed until it is opened."""
+    now = datetime.fromtimestamp(NOW, UTC)
+
+    with pytest.raises(ValueError, match=f"^{flaw}; correct it, or leave it out to close the gate until it is opened$"):
+        GateClosure.until(now + away, now=now)
+    assert GateClosure.until(now + timedelta(hours=1), "busy", now) == (NOW, NOW + 3600, "busy")
+    assert GateClosure.until(None, now=now).lasts_for_good
 
 
 def test_what_was_kept_is_read_by_older_and_newer_code() -> None:

@@ -1,7 +1,7 @@
 """Lists over HTTP: messages by filter, counts, the forecast, kinds and gates."""
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shared.errors import InvalidSetting
-from shared.keepers.gates import GateClosure, check_gate
+from shared.keepers.gates import GateClosure, check_gate, read_closure
 from shared.messages.message import clip_reason
-from shared.messages.timespan import HORIZON, parse_moment
 from starter.insight.forecast import make_forecast
 from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
@@ -119,7 +118,7 @@ async def close_gate(request: Request) -> Response:
     if unknown := sorted(set(given) - {"opens_at", "reason"}):
         sentence = f"{unknown[0][:60]}: is no field here; use opens_at and reason"
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, unknown[0][:60])
-    closing = GateClosure.lasting(_read_duration(given.get("opens_at")), clip_reason(_read_reason(given)))
+    closing = _read_closure(given.get("opens_at"), clip_reason(_read_reason(given)))
     try:
         await _open_gates(request).close(gate, closing)
     except InvalidSetting as exc:
@@ -150,13 +149,11 @@ def _read_reason(given: dict[str, Any]) -> str:
     return reason
 
 
-def _read_duration(opens_at: Any) -> timedelta:
-    if opens_at is None:
-        return HORIZON
+def _read_closure(opens_at: Any, reason: str) -> GateClosure:
     try:
-        if not isinstance(opens_at, str):
+        if not isinstance(opens_at, str | None):
             raise ValueError("is no text; write 2026-11-21T20:00:00Z or +15m")  # noqa: TRY004, TRY301 — completed below
-        return max(parse_moment(opens_at[:60]) - datetime.now(UTC), timedelta(seconds=1))
+        return read_closure(opens_at, reason)
     except ValueError as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"opens_at: {exc}", "opens_at") from exc
 

@@ -1,17 +1,15 @@
 """Gates and idle capacity: what is closed, until when and why, and what lanes do when they have nothing to do."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from shared.errors import InvalidSetting
-from shared.keepers.gates import GateClosure, check_gate
+from shared.keepers.gates import GateClosure, check_gate, read_closure
 from shared.lanes import LANES
 from shared.messages.message import clip_reason
-from shared.messages.timespan import HORIZON, parse_moment
 from starter.steering.keepers import describe_lack
 from starter.web.page.form import read_form
 from starter.web.page.operations_page import find_page
@@ -19,8 +17,6 @@ from starter.web.page.template import redirect, render
 from starter.web.problems import Problem
 from starter.web.requests import check_unlimited, read_query
 from starter.web.requests import read_part as read_path
-
-LEAST = timedelta(seconds=1)
 
 
 async def show_keepers(request: Request) -> Response:
@@ -45,7 +41,7 @@ async def close_gate(request: Request) -> Response:
     form = await read_form(request, "gate", "opens_at", "reason")
     gate = _read_gate(form.get("gate", ""))
     reason = clip_reason(form.get("reason", "closed by hand"))
-    closure = GateClosure.lasting(_read_duration(form.get("opens_at")), reason)
+    closure = _read_closure(form.get("opens_at"), reason)
     try:
         lacking = await find_page(request).gate_control.close(gate, closure)
     except InvalidSetting as exc:
@@ -82,10 +78,8 @@ def _read_gate(gate: str) -> str:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"gate: {exc}", "gate") from exc
 
 
-def _read_duration(opens_at: str | None) -> timedelta:
-    if opens_at is None:
-        return HORIZON
+def _read_closure(opens_at: str | None, reason: str) -> GateClosure:
     try:
-        return max(parse_moment(opens_at[:60]) - datetime.now(UTC), LEAST)
+        return read_closure(opens_at, reason)
     except ValueError as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"opens_at: {exc}", "opens_at") from exc
