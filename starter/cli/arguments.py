@@ -6,7 +6,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -25,6 +25,9 @@ HELP_WIDTH = 100
 LIKENESS_LEAST = 0.7
 """How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
 
+SUGGESTED_MAX = 3
+"""So many options at most are suggested for an unknown one."""
+
 FIELD_REFS = ("lane", "scheduled-at", "delay", "expires-at", "priority", "tenant", "payload")
 """Fields of an envelope, or the delay until it is due, that an option --FIELD-from can find elsewhere in a record."""
 
@@ -34,7 +37,13 @@ Run = Callable[[argparse.Namespace, Settings], int | Coroutine[Any, Any, int]]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that raises its complaints as one sentence instead of ending the process."""
+    """A parser that raises its complaints as one sentence instead of ending the process.
+
+    With a `default` it has sub-commands, and is that one where none is named: `gates` is `gates list`.
+    """
+
+    default = ""
+    subcommands: Collection[str] = ()
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", functools.partial(argparse.RawDescriptionHelpFormatter, width=HELP_WIDTH))
@@ -49,13 +58,34 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] — argparse has three signatures for it
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse as argparse does, and suggest an option for an unknown one that is like it."""
+        """Parse as argparse does, but refuse what is unknown here, where its command and options are known."""
+        if self.default and self._means_default(args):
+            args = [self.default, *args]
         parsed, unknown = super().parse_known_args(args, namespace)
-        known = {option.lstrip("-"): option for option in self._option_string_actions}
-        for option in (word.partition("=")[0] for word in unknown if word.startswith("-")):
-            if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_LEAST):
-                self.error(f"unrecognized arguments: {option}, did you mean {known[like[0]]!r}?")
+        for option in (word.partition("=")[0] for word in unknown if word.startswith("--")):
+            if like := self._find_options_like(option):
+                self.error(f"unrecognized arguments: {option}, did you mean {' or '.join(map(repr, like))}?")
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
+
+    def _means_default(self, words: Sequence[str]) -> bool:
+        """Return whether only options are given, and none asks for help."""
+        is_option = not words or words[0].startswith("-")
+        return is_option and not {"-h", "--help", *self.subcommands}.intersection(words)
+
+    def _find_options_like(self, option: str) -> list[str]:
+        """Find the option that is written like an unknown one, or else those that share a word with it."""
+        known = {
+            name.lstrip("-"): action.option_strings[0]  # an alias is not suggested beside its option
+            for name, action in self._option_string_actions.items()
+            if name.startswith("--")
+        }
+        if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_LEAST):
+            return [known[like[0]]]
+        words = set(option.lstrip("-").split("-"))
+        sharing = [each for name, each in known.items() if words.intersection(name.split("-"))]
+        return list(dict.fromkeys(sharing))[:SUGGESTED_MAX]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -101,6 +131,7 @@ class Commands:
         """Every command that can be run, in the order it was added."""
         # typeshed forgets the class that is given
         self.subparsers: Any = parser.add_subparsers(action=_Subcommands, metavar="COMMAND", required=True)
+        parser.subcommands = self.subparsers.choices
 
     def add(
         self, name: str, run: Run, purpose: str, epilog: str | None = None, *, prints_data: bool = True
@@ -114,9 +145,13 @@ class Commands:
             parser.add_argument("--json", action="store_true", help="print data as JSON, on standard output alone")
         return parser
 
-    def add_group(self, name: str, purpose: str) -> "Commands":
-        """Add a command that has sub-commands of its own."""
-        return Commands(self._add(name, purpose), self.leaves)
+    def add_group(self, name: str, purpose: str, *, default: str = "") -> "Commands":
+        """Add a command that has sub-commands of its own, and does what `default` does where none is named."""
+        parser = self._add(name, purpose)
+        if default:
+            parser.default = default
+            parser.epilog = f"'dormice {name}' alone does what 'dormice {name} {default}' does, with its options."
+        return Commands(parser, self.leaves)
 
     def _add(self, name: str, purpose: str) -> CommandParser:
         parser = self.subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")

@@ -1,5 +1,7 @@
 """The commands about gates, as people type them."""
 
+import re
+
 import pytest
 
 from tests.acceptance.conftest import Run
@@ -10,7 +12,7 @@ pytestmark = pytest.mark.timeout(120)
 
 async def test_gates_are_closed_listed_and_opened(run: Run, serve: Serve) -> None:
     """The first is closed before a worker is there, others wait for one; the last word counts for how long."""
-    before = await run("gates", "list")
+    before = await run("gates")
     closed = await run("gates", "close", "host:example.org", "--for", "2h", "--reason", "maintenance")
     alone = await run("gates", "list")
     waiting = await run("gates", "close", "mail")
@@ -22,8 +24,9 @@ async def test_gates_are_closed_listed_and_opened(run: Run, serve: Serve) -> Non
 
         await wait_until(are_both, "both are closed")
         listed = await run("gates", "list")
-        one, other = (await run("gates", "list", "--json")).lines
-        opened = await run("gates", "open", "mail")
+        one, other = (await run("gates", "--json")).lines
+        again = await run("gates", "close", "mail", "--until", "2035-01-01T00:00:00Z", "--json")
+        opened = await run("gates", "open", "mail", "--json")
         await run("gates", "open", "host:example.org")
 
         async def are_open() -> bool:
@@ -32,7 +35,8 @@ async def test_gates_are_closed_listed_and_opened(run: Run, serve: Serve) -> Non
         await wait_until(are_open, "both are open")
 
     assert (before.code, before.out, before.err) == (0, "", "all gates are open\n")
-    assert (closed.code, closed.err) == (0, "gate host:example.org: closed for 2 h\n")
+    assert closed.code == 0
+    assert re.fullmatch(r"gate host:example\.org: closed for 2 h, until 20\S+ \S+ UTC\n", closed.err)
     assert [line.split()[0] for line in alone.out.splitlines()] == ["GATE", "host:example.org"]
     lack = "once lane short has a worker; start one with 'dormice worker --lane short'"
     assert (waiting.code, waiting.err) == (0, f"gate mail: closed until it is opened, {lack}\n")
@@ -44,7 +48,9 @@ async def test_gates_are_closed_listed_and_opened(run: Run, serve: Serve) -> Non
         "mail",
         None,
     )
+    assert (again.document["gate"], again.document["opens_at"]) == ("mail", "2035-01-01T00:00:00.000Z")
     assert (opened.code, opened.err) == (0, "gate mail: open\n")
+    assert opened.document == {"gate": "mail", "closed_at": None, "opens_at": None, "reason": ""}
 
 
 async def _lines(run: Run) -> int:
@@ -57,7 +63,13 @@ async def _lines(run: Run) -> int:
         (("close",), "the following arguments are required: GATE"),
         (("close", ""), "gate: '' names no gate; give 1 to 300 bytes without control characters"),
         (("open", "a\nb"), "gate: 'a\\nb' names no gate"),
-        (("close", "mail", "--for", "0s"), "--for: is 0.0 s; give at least a second"),
+        (("close", "mail", "--for", "0s"), "--for: is 0.0 s, which is less than a second away; correct it, or leave"),
+        (("close", "mail", "--for", "99999d"), "--for: is 99999 d, which is more than ten years away"),
+        (
+            ("close", "mail", "--until", "2020-01-01T00:00:00Z"),
+            "--until: is 2020-01-01 00:00:00 UTC, which has passed; correct it, or leave it out",
+        ),
+        (("close", "mail", "--until", "+1h", "--for", "1h"), "argument --for: not allowed with argument --until"),
         (("close", "mail", "--for", "long"), "argument --for: is 'long', no duration"),
     ],
 )

@@ -16,16 +16,18 @@ pytestmark = pytest.mark.timeout(120)
 
 async def test_idle_capacity_is_switched_limited_and_told(run: Run, serve: Serve) -> None:
     """What was said before a worker is there is kept for it; limits that are not named stay as they were."""
-    before = await run("idle", "status")
-    switched = await run("idle", "on", "--lane", "short")
+    before = await run("idle")
+    switched = await run("idle", "on", "--lane", "short", "--json")
     await run("idle", "limits", "--lane", "short", "--reserve", "0.5", "--quiet", "1s")
-    await run("idle", "limits", "--lane", "short", "--pack-messages", "7")
-    waiting = await run("idle", "status", "--json", "--lane", "short")
+    limited = await run("idle", "limits", "--lane", "short", "--pack-messages", "7", "--json")
+    waiting = await run("idle", "--json", "--lane", "short")
 
     assert [line.split()[:3] for line in before.out.splitlines()[1:]] == [
         [lane, "off", "-"] for lane in ("short", "medium", "long")
     ]
     assert (switched.code, switched.err) == (0, "idle capacity of short: on\n")
+    assert switched.document == {"lane": "short", "is_on": True}
+    assert limited.document == {"lane": "short", "limits": {"pack_messages": 7}}
     assert (waiting.document["is_on"], waiting.document["doing"]) == (False, "waits for a worker of the lane")
     async with serve(lanes=("short",)):
         await wait_until(lambda: _is_on(run), "the worker has heard of it")

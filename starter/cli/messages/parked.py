@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    group = commands.add_group("parked", "messages that failed for good: list, replay or drop them")
+    purpose = "messages that failed for good: list, replay or drop them"
+    group = commands.add_group("parked", purpose, default="list")
     parser = group.add("list", _run_list, "list parked messages with their reasons")
     _add_filter(parser)
     parser.add_argument("--limit", **COUNT, default=50, help="most messages to list (50)")

@@ -19,15 +19,15 @@ def add(commands: Commands) -> None:
     purpose = "run messages as soon as a worker is free; parked ones get fresh attempts"
     add("now", purpose, lambda args: RunNow(args.reason))
     purpose = "make messages due at another moment"
-    parser = add("reschedule", purpose, lambda args: Reschedule(write_moment(args.at), args.reason))
-    parser.add_argument("--at", **MOMENT, required=True, help="when; +15m and now are fine")
+    parser = add("reschedule", purpose, lambda args: Reschedule(write_moment(args.due_at), args.reason))
+    parser.add_argument("--due-at", "--at", **MOMENT, required=True, help="when; +15m and now are fine")
     parser = add(
         "reprioritize",
         "give messages another priority, also in the queue",
-        lambda args: Reprioritize(args.priority, args.at and write_moment(args.at), args.reason),
+        lambda args: Reprioritize(args.priority, args.due_at and write_moment(args.due_at), args.reason),
     )
     parser.add_argument("--priority", **PRIORITY, required=True, help="1 (first) to 5 (last)")
-    parser.add_argument("--at", **MOMENT, help="and make them due at this moment")
+    parser.add_argument("--due-at", "--at", **MOMENT, help="and make them due at this moment")
     purpose = "replace the payload of messages"
     parser = add("revise", purpose, lambda args: Revise(args.payload, lane=args.to_lane or "", reason=args.reason))
     parser.add_argument("--payload", **PAYLOAD, required=True, help="the new one; @FILE reads it from a file")

@@ -2,23 +2,22 @@
 
 import argparse
 import time
-from datetime import timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
 from shared.messages.message import clip_reason
 from shared.messages.timespan import HORIZON, format_moment, format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import DURATION, Commands
+from starter.cli.arguments import DURATION, MOMENT, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.local.terminal import echo_err, print_items
+from starter.local.terminal import echo_err, print_items, print_json
 
 if TYPE_CHECKING:
     from shared.keepers.gates import GateClosure
     from starter.steering.keepers import GateControl
 
-SHORTEST = timedelta(seconds=1)
 HEADER = ("GATE", "CLOSED", "OPENS", "REASON")
 
 CLOSE_EPILOG = """\
@@ -29,14 +28,18 @@ long again as it was closed, and a minute."""
 
 
 def add(commands: Commands) -> None:
-    group = commands.add_group("gates", "what many messages need, such as a host: which are closed, until when and why")
+    purpose = "what many messages need, such as a host: which are closed, until when and why"
+    group = commands.add_group("gates", purpose, default="list")
     group.add("list", _run_list, "tell which gates are closed")
     purpose = "let all messages that need a gate wait"
-    add = group.add("close", _run_close, purpose, CLOSE_EPILOG, prints_data=False).add_argument
+    parser = group.add("close", _run_close, purpose, CLOSE_EPILOG)
+    add = parser.add_argument
     add("gate", metavar="GATE", help="its name, for example kind:price or host:example.org")
-    add("--for", dest="duration", **DURATION, help="until it is opened when left out")
+    either = parser.add_mutually_exclusive_group().add_argument
+    either("--for", dest="duration", **DURATION, help="for so long; until it is opened when left out")
+    either("--until", dest="opens_at", **MOMENT, help="or until then")
     add("--reason", default="closed by hand", help="what people read about it")
-    parser = group.add("open", _run_open, "let messages pass again", prints_data=False)
+    parser = group.add("open", _run_open, "let messages pass again")
     parser.add_argument("gate", metavar="GATE", help="its name, as 'dormice gates list' prints it")
 
 
@@ -49,16 +52,36 @@ async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run_close(args: argparse.Namespace, settings: Settings) -> int:
-    if args.duration is not None and args.duration < SHORTEST:
-        raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
-    from shared.keepers.gates import GateClosure
     from starter.steering.keepers import describe_lack
 
-    closing = GateClosure.lasting(args.duration or HORIZON, clip_reason(args.reason))
+    closing = _read_closure(args)
     lacking = await (await _open_gates(settings)).close(args.gate, closing)
-    until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
-    echo_err(f"gate {args.gate}: closed {until}{describe_lack(lacking)}")
+    echo_err(f"gate {args.gate}: closed {_describe_span(closing)}{describe_lack(lacking)}")
+    if args.json:
+        print_json(closing.to_document(args.gate))
     return FINE
+
+
+def _read_closure(args: argparse.Namespace) -> "GateClosure":
+    from shared.keepers.gates import GateClosure
+
+    now, reason = datetime.now(UTC), clip_reason(args.reason)
+    option, opens_at = "--until", args.opens_at
+    given = "" if opens_at is None else format_moment(opens_at.timestamp())
+    if args.duration is not None:
+        option, opens_at = "--for", now + min(args.duration, 2 * HORIZON)  # more would leave the calendar
+        given = format_seconds(args.duration.total_seconds())
+    try:
+        return GateClosure.until(opens_at, reason, now)
+    except ValueError as exc:
+        raise InvalidSetting(f"{option}: is {given}, which {exc}") from exc
+
+
+def _describe_span(closing: "GateClosure") -> str:
+    if closing.lasts_for_good:
+        return "until it is opened"
+    span = format_seconds(closing.opens_at - closing.closed_at)
+    return f"for {span}, until {format_moment(closing.opens_at)}"
 
 
 async def _run_open(args: argparse.Namespace, settings: Settings) -> int:
@@ -66,6 +89,8 @@ async def _run_open(args: argparse.Namespace, settings: Settings) -> int:
 
     lacking = await (await _open_gates(settings)).open(args.gate)
     echo_err(f"gate {args.gate}: open{describe_lack(lacking)}")
+    if args.json:
+        print_json({"gate": args.gate, "closed_at": None, "opens_at": None, "reason": ""})
     return FINE
 
 

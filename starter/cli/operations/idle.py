@@ -12,7 +12,7 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands, number
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.local.terminal import echo_err, print_items
+from starter.local.terminal import echo_err, print_items, print_json
 
 if TYPE_CHECKING:
     from starter.steering.keepers import IdleControl, IdleStatus
@@ -26,15 +26,16 @@ own at once; a worker that is killed may take the counts of two seconds with it.
 
 
 def add(commands: Commands) -> None:
-    group = commands.add_group("idle", "spend idle capacity on messages that are not due yet, the earliest due first")
+    purpose = "spend idle capacity on messages that are not due yet, the earliest due first"
+    group = commands.add_group("idle", purpose, default="status")
     _add_lane(group.add("status", _run_status, "tell what lanes do with their idle capacity", STATUS_EPILOG))
     for word, purpose in (
         ("on", "run messages ahead of time where workers have nothing to do, none before its earliest moment"),
         ("off", "run nothing ahead of time any more"),
     ):
-        _add_lane(group.add(word, functools.partial(_run_switch, word), purpose, prints_data=False))
+        _add_lane(group.add(word, functools.partial(_run_switch, word), purpose))
     purpose = "bound what is run ahead of time; limits not given stay"
-    parser = group.add("limits", _run_limits, purpose, prints_data=False)
+    parser = group.add("limits", _run_limits, purpose)
     _add_lane(parser)
     add = parser.add_argument
     add("--reserve", metavar="SHARE", type=number, help="slots that stay free for what falls due, 0 to 0.95 (0.25)")
@@ -59,6 +60,8 @@ async def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -
     idle = await _open_idle(settings)
     for lane in _lanes_of(args):
         await idle.switch(lane, is_on=word == "on")
+        if args.json:
+            print_json({"lane": lane, "is_on": word == "on"})
     echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {word}")
     return FINE
 
@@ -72,6 +75,8 @@ async def _run_limits(args: argparse.Namespace, settings: Settings) -> int:
     try:
         for lane in _lanes_of(args):
             await idle.limit(lane, changes)
+            if args.json:
+                print_json({"lane": lane, "limits": changes})
     except ValueError as exc:
         name, _, problem = str(exc).partition(":")
         raise InvalidSetting(f"--{name.removesuffix('_seconds').replace('_', '-')}:{problem}") from exc
