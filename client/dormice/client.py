@@ -1,7 +1,6 @@
 """Clients: what can be asked of messages, written once, to be awaited or to block; and how to connect."""
 
 import asyncio
-import dataclasses
 import json
 import math
 import os
@@ -11,20 +10,32 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
-from urllib.parse import quote
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
 import httpx
 
-from dormice.errors import PASSING, InvalidEnvelope, Misconfigured, NoResult, RetryLater, read_problem
+from dormice.arguments import (
+    OPTION_TYPES,
+    SIGNAL_TYPES,
+    Options,
+    check,
+    describe,
+    read_name,
+    to_fields,
+    to_json,
+    to_path,
+    to_query,
+)
+from dormice.errors import PASSING, GiveUp, InvalidEnvelope, Misconfigured, NoResult, RetryLater, read_problem
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
 DEFAULT_URL, PART_LINES, MINUTE = "http://127.0.0.1:8235", 2_000, timedelta(minutes=1)
+PORT_MAX = 65_535
 P = ParamSpec("P")
 T = TypeVar("T")
 Made_co = TypeVar("Made_co", covariant=True)
@@ -32,26 +43,10 @@ Http = TypeVar("Http", httpx.AsyncClient, httpx.Client)
 Blocking = httpx.Client
 
 
-class Options(TypedDict, total=False):
-    """What may be said of a message beside its name and payload; `if_…` are the conditions of an upsert."""
-
-    at: datetime | None
-    after: timedelta | None
-    tolerance: timedelta
-    expires_at: datetime
-    lane: str
-    priority: int
-    tenant: str
-    correlation_id: str
-    idempotency_key: str
-    if_version: int
-    if_due_before: datetime
-
-
 class Envelope(SimpleNamespace):
     """A message to be started: due `at` a moment or `after` a time, at once without either."""
 
-    def __init__(self, kind: str, id: str, payload: Any = None, **options: Unpack[Options]) -> None:
+    def __init__(self, kind: str, id: str | int, payload: Any = None, **options: Unpack[Options]) -> None:
         super().__init__(kind=kind, id=id, payload=payload, **options)
 
 
@@ -62,6 +57,8 @@ class Receipt(NamedTuple):
     outcome: str
     reason: str = ""
     field: str = ""
+    is_due_now: bool = False
+    """Whether a start or upsert made its message due at once: it had no moment, or one that has passed."""
 
 
 class MessageView(SimpleNamespace):
@@ -102,7 +99,9 @@ class Verb(Generic[P, Made_co]):
 class Caller(Generic[Http]):
     """What speaks to the API, awaited or blocking as its client of httpx; a call takes `seconds` with its repeats."""
 
-    def __init__(self, http: Http, seconds: float) -> None:
+    def __init__(self, http: Http, seconds: float = MINUTE.total_seconds()) -> None:
+        advice = "a client of httpx, or make this object with connect() or connect_sync()"
+        check("http", http, httpx.AsyncClient | httpx.Client, Misconfigured, advice)
         self.http: Http = http
         self.seconds = seconds
 
@@ -110,14 +109,22 @@ class Caller(Generic[Http]):
         self, method: str, path: str, query: dict[str, Any] | None = None, body: Any = None, **more: Any
     ) -> Any:
         """Ask the API, such as GET /v1/gates, until it answers; gives its document, or those of all lines."""
+        check("method", method, str, GiveUp, "a method of HTTP, such as 'GET'")
+        if not re.fullmatch("[A-Za-z]+", method):
+            raise GiveUp(f"method: is {describe(method)}; give a method of HTTP, such as 'GET'", field="method")
+        check("path", path, str, GiveUp, "a path, such as '/v1/gates'")
+        if not path.startswith("/"):
+            raise GiveUp(f"path: is {describe(path)}; give one that begins with /, such as '/v1/gates'", field="path")
         pause, give_up_at = 0.1, time.monotonic() + more.pop("seconds", self.seconds)
         is_repeated = more.pop("is_repeated", True)
-        more["content"] = body if body is None or isinstance(body, bytes) else _to_json(body)
-        more["params"] = _to_fields("due", **(query or {}))
+        more["content"] = body if body is None or isinstance(body, bytes) else to_json(body)
+        more["params"] = to_query(query)
         while True:
             try:
                 answer = self.http.request(method, path, timeout=max(give_up_at - time.monotonic(), 0.1), **more)
                 return _read(answer if isinstance(answer, httpx.Response) else await answer)
+            except httpx.InvalidURL as exc:
+                raise GiveUp(f"path: is {describe(path)}, which no address may hold ({exc}); correct it") from exc
             except (httpx.TransportError, RetryLater) as exc:
                 why = f"the HTTP API at {self.http.base_url} does not answer ({str(exc) or type(exc).__name__})"
                 error = exc if isinstance(exc, RetryLater) else RetryLater(f"{why}; try again later")
@@ -132,7 +139,7 @@ class Caller(Generic[Http]):
 
 def _make_verb(name: str):  # noqa: ANN202 — a Verb with the parameters of `verb`
     async def verb(message: "AnyMessage[Any]", reason: str = "") -> Receipt:
-        return await message.signal(name, reason=reason)
+        return await message.send_signal(name, reason=reason)
 
     return Verb(verb)
 
@@ -140,12 +147,16 @@ def _make_verb(name: str):  # noqa: ANN202 — a Verb with the parameters of `ve
 class AnyMessage(Caller[Http]):
     """One message, by kind and id; `receipt` says what became of the start or upsert that gave this object."""
 
-    def __init__(self, caller: Caller[Http], kind: str, id: str, receipt: Receipt | None = None) -> None:
+    def __init__(self, caller: Caller[Http], kind: str, id: str | int, receipt: Receipt | None = None) -> None:
+        check("caller", caller, Caller, GiveUp, "a client, or make this object with its method message(kind, id)")
         super().__init__(caller.http, caller.seconds)
-        self.kind, self.id, self.receipt = kind, id, receipt
-        if not (kind and id):
-            raise InvalidEnvelope("id: is empty, or kind is; give both", field="id" if kind else "kind")
-        self.path = "/v1/messages/" + "/".join(quote(name, safe="").replace(".", "%2E") for name in (kind, id))
+        self.kind, self.id = read_name(kind, id)
+        self.receipt = receipt
+        self.path = to_path(self.kind, self.id)
+
+    def __repr__(self) -> str:
+        told = "" if self.receipt is None else f", {self.receipt.outcome}"
+        return f"<dormice message {self.kind}:{self.id}{told}, at {self.http.base_url}>"
 
     run_now = _make_verb("run_now")  # as soon as a worker is free; a parked message gets fresh attempts
     pause = _make_verb("pause")  # run nothing until `resume`; other signals still change the message
@@ -155,21 +166,22 @@ class AnyMessage(Caller[Http]):
     @Verb
     async def reschedule(self, at: datetime | None = None, after: timedelta | None = None, reason: str = "") -> Receipt:
         """Be due at a moment, or after a time, instead; wakes a parked message up for it."""
-        return await self.signal("reschedule", at=at, after=after, reason=reason)
+        return await self.send_signal("reschedule", at=at, after=after, reason=reason)
 
     @Verb
     async def reprioritize(self, priority: int, reason: str = "") -> Receipt:
         """Take another priority, 1 (first) to 5 (last)."""
-        return await self.signal("reprioritize", priority=priority, reason=reason)
+        return await self.send_signal("reprioritize", priority=priority, reason=reason)
 
     @Verb
     async def revise(self, payload: Any, *, lane: str = "", priority: int | None = None, reason: str = "") -> Receipt:
         """Take another payload, and lane and priority if they are given."""
-        return await self.signal("revise", payload=payload, lane=lane, priority=priority, reason=reason)
+        return await self.send_signal("revise", payload=payload, lane=lane, priority=priority, reason=reason)
 
-    async def signal(self, name: str, **given: Any) -> Receipt:
-        """Send a signal, as each verb above does."""
-        told = await self.send("POST", f"{self.path}/{name}", {}, _to_fields("due_at", **given))
+    async def send_signal(self, name: str, **given: Any) -> Receipt:
+        """Send a signal, as each verb does; it is awaited by clients that block, too."""
+        fields = to_fields("due_at", given, SIGNAL_TYPES)
+        told = await self.send("POST", f"{self.path}/{name}", {}, fields)
         return Receipt(None, told.get("outcome", "taken"), told["note"])
 
     @Verb
@@ -180,7 +192,10 @@ class AnyMessage(Caller[Http]):
     @Verb
     async def result(self, timeout: timedelta | None = None) -> Any:
         """Wait until it is done, and give its result; raises NoResult or RetryLater."""
-        give_up_at = math.inf if timeout is None else time.monotonic() + timeout.total_seconds()
+        give_up_at = math.inf
+        if timeout is not None:
+            check("timeout", timeout, timedelta, GiveUp)
+            give_up_at = time.monotonic() + timeout.total_seconds()
         while True:
             left = max(give_up_at - time.monotonic(), 0)
             wait = math.ceil(min(left, 40))  # what the API may wait; then it answers within 6 seconds
@@ -198,26 +213,33 @@ class AnyMessage(Caller[Http]):
 class AnyClient(Caller[Http]):
     """All messages behind one HTTP API."""
 
-    def message(self, kind: str, id: str) -> AnyMessage[Http]:
+    def __repr__(self) -> str:
+        return f"<dormice client of {self.http.base_url}>"
+
+    def message(self, kind: str, id: str | int) -> AnyMessage[Http]:
         """Give a message by its name; nothing is sent."""
         return AnyMessage(self, kind, id)
 
     @Verb
-    async def start(self, kind: str, id: str, payload: Any = None, **options: Unpack[Options]) -> AnyMessage[Http]:
+    async def start(
+        self, kind: str, id: str | int, payload: Any = None, **options: Unpack[Options]
+    ) -> AnyMessage[Http]:
         """Start a message, also one that has finished; raises MessageAlive and InvalidEnvelope."""
         return await self._bring("POST", kind, id, payload=payload, **options)
 
     @Verb
-    async def upsert(self, kind: str, id: str, payload: Any = None, **options: Unpack[Options]) -> AnyMessage[Http]:
+    async def upsert(
+        self, kind: str, id: str | int, payload: Any = None, **options: Unpack[Options]
+    ) -> AnyMessage[Http]:
         """Start a message, or change it if it is alive; a condition that does not hold raises ConditionUnmet."""
         return await self._bring("PUT", kind, id, payload=payload, **options)
 
-    async def _bring(self, method: str, kind: str, message_id: str, **given: Any) -> AnyMessage[Http]:
+    async def _bring(self, method: str, kind: str, message_id: str | int, **given: Any) -> AnyMessage[Http]:
         message = self.message(kind, message_id)
-        query = {name: given.pop(name, None) for name in ("if_version", "if_due_before")}
-        body = {"idempotency_key": uuid.uuid4().hex, **_to_fields("scheduled_at", **given)}
-        told = await self.send(method, message.path, query, body)
-        message.receipt = Receipt(None, told["outcome"], told["note"])
+        fields = to_fields("scheduled_at", given, OPTION_TYPES)
+        query = {name: fields.pop(name, None) for name in ("if_version", "if_due_before")}
+        told = await self.send(method, message.path, query, {"idempotency_key": uuid.uuid4().hex, **fields})
+        message.receipt = Receipt(None, told["outcome"], told["note"], is_due_now=told.get("is_due_now", False))
         return message
 
     @Verb
@@ -225,21 +247,51 @@ class AnyClient(Caller[Http]):
         self, items: Iterable[Envelope], *, upsert: bool = False, idempotency_key: str = ""
     ) -> AsyncGenerator[Receipt]:
         """Start any number of messages, and give their receipts part by part, as README.md says."""
-        key, part = idempotency_key or uuid.uuid4().hex, dict[Any, tuple[Envelope, bytes]]()
+        check("items", items, Iterable, GiveUp, "a list or generator of dormice.Envelope")
+        check("idempotency_key", idempotency_key, str)
+        if not re.fullmatch(r"([!-~]([ -~]*[!-~])?)?", idempotency_key):
+            flaw = f"is {describe(idempotency_key)}, which no HTTP header may have"
+            raise InvalidEnvelope(f"idempotency_key: {flaw}; use ASCII letters and digits", field="idempotency_key")
+
+        key = idempotency_key or uuid.uuid4().hex
+        part = dict[Any, tuple[Envelope, bytes]]()
         headers = {"Content-Type": "application/x-ndjson"} | ({} if upsert else {"Idempotency-Key": key})
-        for number, item in enumerate(chain(items, [None])):  # None ends the last part
-            name = item and (item.kind, item.id) if upsert else number
-            if part and (item is None or name in part or len(part) == PART_LINES):
-                sent, body = [item for item, _ in part.values()], b"\n".join(line for _, line in part.values())
-                for got in await self.send("POST", "/v1/messages:bulk", {"upsert": upsert}, body, headers=headers):
-                    yield Receipt(sent[got["line"] - 1], got["outcome"], got.get("reason", ""), got.get("field", ""))
-                part.clear()
+        for number, item in enumerate(chain(items, [_END])):
             try:
-                if item is not None:
-                    own_key = {"idempotency_key": f"{key}:{number}"} if upsert else {}
-                    part[name] = item, _to_json(own_key | _to_fields("scheduled_at", **vars(item)))
+                own_key = f"{key}:{number}" if upsert else ""
+                name, line = (None, b"") if item is _END else _read_item(item, own_key)
             except InvalidEnvelope as exc:
                 yield Receipt(item, "rejected", str(exc), exc.field)
+                continue
+
+            name = name if upsert else number
+            if part and (item is _END or name in part or len(part) == PART_LINES):
+                sent = [each for each, _ in part.values()]
+                body = b"\n".join(line for _, line in part.values())
+                for got in await self.send("POST", "/v1/messages:bulk", {"upsert": upsert}, body, headers=headers):
+                    yield _read_receipt(sent[int(got["line"]) - 1], got)
+                part.clear()
+            if item is not _END:
+                part[name] = item, line
+
+
+_END: Any = object()
+"""Ends the last part of a bulk."""
+
+
+def _read_item(item: Any, idempotency_key: str) -> tuple[tuple[str, str], bytes]:
+    """Give the name of an envelope, and its line in a bulk; raises InvalidEnvelope."""
+    check("item", item, Envelope, advice="a dormice.Envelope(kind, id, payload, …)")
+    given: dict[str, Any] = {**vars(item)}
+    kind, message_id = read_name(given.pop("kind"), given.pop("id"))
+    own_key = {"idempotency_key": idempotency_key} if idempotency_key else {}
+    fields = to_fields("scheduled_at", given, OPTION_TYPES)
+    return (kind, message_id), to_json(own_key | {"kind": kind, "id": message_id} | fields)
+
+
+def _read_receipt(item: Envelope, got: Mapping[str, Any]) -> Receipt:
+    is_due_now = got.get("is_due_now", False)
+    return Receipt(item, got["outcome"], got.get("reason", ""), got.get("field", ""), is_due_now)
 
 
 Client = AnyClient[httpx.AsyncClient]
@@ -249,22 +301,24 @@ Message = AnyMessage[httpx.AsyncClient]
 @asynccontextmanager
 async def connect(url: str = "", token: str = "", *, timeout: timedelta = MINUTE) -> AsyncGenerator[Client]:
     """Give a client for an `async with` block; a call takes `timeout` with its repeats. Raises Misconfigured."""
-    async with httpx.AsyncClient(**_find_options(url, token)) as http:
+    async with httpx.AsyncClient(**_find_options(url, token, timeout)) as http:
         yield Client(http, timeout.total_seconds())
 
 
 @contextmanager
 def connect_sync(url: str = "", token: str = "", *, timeout: timedelta = MINUTE) -> Generator[AnyClient[httpx.Client]]:
     """Give a client that blocks, for a `with` block; all else is as with `connect`."""
-    with httpx.Client(**_find_options(url, token)) as http:
+    with httpx.Client(**_find_options(url, token, timeout)) as http:
         yield AnyClient(http, timeout.total_seconds())
 
 
-def _find_options(url: str, token: str) -> dict[str, Any]:
+def _find_options(url: str, token: str, timeout: timedelta) -> dict[str, Any]:
+    check("url", url, str, Misconfigured, f"the address of 'dormice serve', such as {DEFAULT_URL!r}")
+    check("timeout", timeout, timedelta, Misconfigured)
+    check("token", token, str, Misconfigured, is_secret=True)
     url = (url or os.environ.get(URL_VARIABLE, DEFAULT_URL)).rstrip("/")
     path = os.environ.get(TOKEN_FILE_VARIABLE)
-    if not re.fullmatch(r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?", url):
-        raise Misconfigured(f"url: is {url!r}, which is no address of HTTP; write it like {DEFAULT_URL}")
+    _check_url(url)
     try:
         token = token or os.environ.get(TOKEN_VARIABLE) or (Path(path).read_text("utf-8").strip() if path else "")
     except (OSError, UnicodeDecodeError) as exc:
@@ -273,6 +327,18 @@ def _find_options(url: str, token: str) -> dict[str, Any]:
         raise Misconfigured("token: has characters that no HTTP header may have; check where it comes from")
     told = {"Authorization": f"Bearer {token}"} if token else {}
     return {"base_url": url, "headers": {"User-Agent": "dormice-client", "Content-Type": "application/json"} | told}
+
+
+def _check_url(url: str) -> None:
+    shown = re.sub(r"//[^/]*@", "//…@", url)  # a password must not reach a log
+    is_address = re.fullmatch(r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?", url) is not None
+    try:
+        is_address = is_address and (httpx.URL(url).port or 0) <= PORT_MAX
+    except httpx.InvalidURL:
+        is_address = False
+    if not is_address:
+        sentence = f"url: is {shown!r}, which is no address of HTTP; write it like {DEFAULT_URL}"
+        raise Misconfigured(sentence, field="url")
 
 
 def _run(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -300,38 +366,3 @@ def _read(answer: httpx.Response) -> Any:
         raise read_problem(problem, answer.headers.get("retry-after", ""))
     where = f"{answer.url.copy_with(query=None)} answers with status {status}, but is no dormice API"
     raise Misconfigured(f"{where}; give the address of 'dormice serve'", status=status)
-
-
-def _to_fields(due: str, at: datetime | None = None, after: timedelta | None = None, **given: Any) -> dict[str, Any]:
-    """Give arguments as the API takes them, `due` being its name for the moment; raises InvalidEnvelope."""
-    if at is not None and after is not None:
-        raise InvalidEnvelope("at: is given beside after; leave one of them out", field="at")
-    if tolerance := given.pop("tolerance", None):
-        given["tolerance_seconds"] = tolerance.total_seconds()
-    given[due] = at if after is None else datetime.now(UTC) + after
-    said = {name: value for name, value in given.items() if name == "payload" or value not in (None, "")}
-    return {name: _to_moment(value, name) if isinstance(value, datetime) else value for name, value in said.items()}
-
-
-def _to_json(document: Any) -> bytes:
-    """Write JSON; dataclasses, pydantic models and datetimes in it are translated; raises InvalidEnvelope."""
-    try:
-        return json.dumps(document, default=_translate, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidEnvelope(f"payload: can't be written as JSON ({exc}); use plain values", field="payload") from exc
-
-
-def _to_moment(moment: datetime, field: str = "payload") -> str:
-    if moment.tzinfo is None:
-        raise InvalidEnvelope(f"{field}: {moment.isoformat()} has no time zone; add one, for example UTC", field=field)
-    return moment.isoformat()
-
-
-def _translate(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return _to_moment(value)
-    if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    raise TypeError(f"{type(value).__name__} is none of its types")

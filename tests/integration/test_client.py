@@ -248,7 +248,7 @@ async def test_payloads_are_plain_json(worked: dormice.Client, kind: str) -> Non
         await worked.message(kind, "1").reschedule(at=LATER, after=timedelta(1))
     with pytest.raises(dormice.GiveUp, match="reschedule: due_at"):
         await worked.message(kind, "1").reschedule()
-    with pytest.raises(errors.InvalidEnvelope, match="id: is empty, or kind is; give both"):
+    with pytest.raises(errors.InvalidEnvelope, match="id: is empty; give a text, such as 'ada'"):
         await worked.start(kind, "")
     with pytest.raises(errors.InvalidEnvelope, match=r"at: 2030.* has no time zone"):
         await worked.start(kind, "3", at=datetime(2030, 1, 1))  # noqa: DTZ001 — refused
@@ -300,14 +300,19 @@ async def test_a_bulk_gives_a_receipt_for_each_item(worked: dormice.Client, subj
         dormice.Envelope(kind, "b", at=LATER),
         dormice.Envelope("alien", "c"),
         dormice.Envelope(kind, "d", {1}),
+        dormice.Envelope(kind, 5),
     ]
+    wrong: list[Any] = [{"kind": kind, "id": "e"}, None]
 
     found = {id(receipt.item): receipt async for receipt in worked.start_many(iter(items))}
     receipts = [found[id(item)] for item in items]
+    refused = [receipt async for receipt in worked.start_many(wrong)]
     changed = [r async for r in worked.start_many([dormice.Envelope(kind, ID, 2, at=LATER)], upsert=True)]
 
-    assert [each.outcome for each in receipts] == ["started", "started", "rejected", "rejected"]
-    assert [each.field for each in receipts] == ["", "", "kind", "payload"]
+    assert [each.outcome for each in receipts] == ["started", "started", "rejected", "rejected", "started"]
+    assert [each.field for each in receipts] == ["", "", "kind", "payload", ""]
+    assert [each.is_due_now for each in receipts] == [False, False, False, False, True]
+    assert [(each.item, each.outcome, each.field) for each in refused] == [(each, "rejected", "item") for each in wrong]
     assert [each.outcome for each in changed] == ["revised"]
     assert await subject.has(payload=2)
 
