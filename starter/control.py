@@ -89,7 +89,7 @@ class Control:
         if_version: int | None = None,
         if_due_before: datetime | None = None,
     ) -> Receipt[None]:
-        """Start a message, or give it payload, lane, priority and moment if it is alive; return its receipt.
+        """Start a message, or give it payload, lane, priority and due time if it is alive; return its receipt.
 
         Without `scheduled_at` it runs now. A message that is alive keeps its tenant and correlation id; its tolerance
         is the handler's. The outcome is STARTED, REVISED (then `reason` says why it does not run, if it is paused), or

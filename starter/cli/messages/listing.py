@@ -36,7 +36,7 @@ begun is; "seen" is then one that was not there before."""
 
 
 def add(commands: Commands) -> None:
-    parser = commands.add("list", _run, "list messages, newest start first; the index may lag by a moment", EPILOG)
+    parser = commands.add("list", _run, "list messages, newest start first; the index may lag a little", EPILOG)
     add_filter(parser)
     parser.add_argument("--limit", **COUNT, help=f"most messages to list ({LIMIT})")
     parser.add_argument("--count", action="store_true", help="only count them; beyond 200 packs about")

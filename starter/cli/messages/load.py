@@ -52,7 +52,7 @@ once, the first row counts, as with --duplicates first; that takes 100 bytes a r
 Refused rows are written as JSON, one a line: line or row_number, field, reason, and the row as it was. An interrupted
 load is run again: it goes on where it was, because nothing is started twice for as long as the server remembers it.
 
-With --upsert a row also gives its payload, lane, priority and moment to its message if that is alive, and starts it
+With --upsert a row also gives its payload, lane, priority and due time to its message if that is alive, and starts it
 anew if it has finished; once for its idempotency_key, and without one once for this row of this file, until the file
 changes. So an interrupted load is run again here, too.
 

@@ -28,7 +28,7 @@ FIELDS = (
 
 def add(commands: Commands) -> None:
     _add_envelope(commands.add("start", _start, "start one message; one that has finished is started anew", EPILOG))
-    purpose = "start one message, or give it payload, lane, priority and moment if it is alive"
+    purpose = "start one message, or give it payload, lane, priority and due time if it is alive"
     parser = commands.add("upsert", _upsert, purpose, EPILOG)
     _add_envelope(parser)
     add = parser.add_argument_group("conditions, without which it is changed whatever it is about to do").add_argument

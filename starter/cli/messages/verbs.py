@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
     add = functools.partial(_add, commands)
     purpose = "run messages as soon as a worker is free; parked ones get fresh attempts"
     add("now", purpose, lambda args: RunNow(args.reason))
-    purpose = "make messages due at another moment"
+    purpose = "make messages due at another time"
     parser = add("reschedule", purpose, lambda args: Reschedule(write_moment(args.due_at), args.reason))
     parser.add_argument("--due-at", "--at", **MOMENT, required=True, help="when; +15m and now are fine")
     parser = add(
@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
         lambda args: Reprioritize(args.priority, args.due_at and write_moment(args.due_at), args.reason),
     )
     parser.add_argument("--priority", **PRIORITY, required=True, help="1 (first) to 5 (last)")
-    parser.add_argument("--due-at", "--at", **MOMENT, help="and make them due at this moment")
+    parser.add_argument("--due-at", "--at", **MOMENT, help="and make them due then")
     purpose = "replace the payload of messages"
     parser = add("revise", purpose, lambda args: Revise(args.payload, lane=args.to_lane or "", reason=args.reason))
     parser.add_argument("--payload", **PAYLOAD, required=True, help="the new one; @FILE reads it from a file")

@@ -68,7 +68,7 @@ def list_operations(settings: Settings) -> list[Operation]:
     wait = Parameter("wait", "answer when it has ended or is parked, or after so many seconds", {"type": "integer"})
     sent = {200: "the message has taken it; `note` says what keeps it from running", 202: "kept until a worker answers"}
     shown = Parameter("payload", "whether to show payload and result; true when left out", {"type": "boolean"})
-    summary = "start a message, or give it payload, lane, priority and moment if it is alive"
+    summary = "start a message, or give it payload, lane, priority and due time if it is alive"
     reason = Parameter("reason", "kept with the message")
     make = functools.partial(Operation, path=PATH)
     return [
