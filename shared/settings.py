@@ -282,7 +282,9 @@ def _file_values(file: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _read(name: str, value: Any, source: str) -> Any:
     if name not in _FIELDS:
-        raise InvalidSetting(f"{name} (from {source}): no such setting; known: {', '.join(_FIELDS)}")
+        near = difflib.get_close_matches(name, _FIELDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "'dormice settings' lists them all"
+        raise InvalidSetting(f"{name} (from {source}): no such setting; {hint}")
     known = _FIELDS[name]
     try:
         result = _convert(value, known.default)

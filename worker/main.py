@@ -76,7 +76,7 @@ def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions
     try:
         drain = timedelta(seconds=flags.drain_seconds)
     except (ValueError, OverflowError) as exc:
-        raise InvalidSetting(f"drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
+        raise InvalidSetting(f"--drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
     return WorkerOptions(
         settings=settings,
         lanes=tuple(dict.fromkeys(flags.lane or LANES)),

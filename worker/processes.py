@@ -58,7 +58,7 @@ def _serve(options: WorkerOptions) -> int:
         raise InvalidSetting(f"processes: is {options.processes}; give at least 1")
     if not timedelta(0) <= options.drain <= DRAIN_MAX:
         raise InvalidSetting(
-            f"drain-seconds: is {options.drain.total_seconds():g}; give 0 to {DRAIN_MAX.total_seconds():.0f}"
+            f"--drain-seconds: is {options.drain.total_seconds():g}; give 0 to {DRAIN_MAX.total_seconds():.0f}"
         )
     if options.health_address is not None and not 0 <= options.health_address[1] <= 65535:
         raise InvalidSetting(f"health-port: is {options.health_address[1]}; give 0 to 65535")

@@ -78,7 +78,13 @@ EARLINESS = Metric(
     DISTANCE_BOUNDS,
 )
 PARKED = Metric("dormice.parked", "counter", "{message}", "Messages that failed for good.", BY_KIND)
-GATED = Metric("dormice.gated", "counter", "{message}", "Messages held by a closed gate or a limit, their handlers not called.", BY_KIND)
+GATED = Metric(
+    "dormice.gated",
+    "counter",
+    "{message}",
+    "Messages held by a closed gate or a limit, their handlers not called.",
+    BY_KIND,
+)
 AT_WORK = Metric("dormice.handlers", "gauge", "{call}", "Handlers at work.", ("lane",))
 
 OLDEST_OVERDUE = Metric(

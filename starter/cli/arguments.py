@@ -25,6 +25,9 @@ HELP_WIDTH = 100
 LIKENESS_LEAST = 0.7
 """How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
 
+CHOICES_MAX = 10
+"""Of more choices an error names only the one that is like what was typed."""
+
 SUGGESTED_MAX = 3
 """So many options at most are suggested for an unknown one."""
 
@@ -53,12 +56,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the complaint."""
+        message = re.sub(r"ignored explicit argument (.*)", r"takes no value, but got \1", message)
         raise InvalidSetting(f"{' '.join(message.split())}; '{self.prog} --help' shows the usage")
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] — argparse has three signatures for it
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """Parse as argparse does, but refuse what is unknown here, where its command and options are known."""
+        if args and args[0] == "help" and self.subcommands:  # as git has it
+            args = [*args[1:], "--help"]
         if self.default and self._means_default(args):
             args = [self.default, *args]
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -91,8 +97,11 @@ class CommandParser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as exc:
-            if like := difflib.get_close_matches(str(value), map(str, action.choices or ()), 1, LIKENESS_LEAST):
+            choices = [*map(str, action.choices or ())]
+            if like := difflib.get_close_matches(str(value), choices, 1, LIKENESS_LEAST):
                 exc.message = exc.message.replace(" (choose", f", did you mean {like[0]!r}? (choose", 1)
+            if len(choices) > CHOICES_MAX:  # the help lists them, with what each is for
+                exc.message = exc.message.partition(" (choose")[0]
             raise
 
 
@@ -258,6 +267,8 @@ def _read_assignment(text: str) -> tuple[str, str]:
 
 
 def _read_payload(text: str) -> Any:
+    if text == "@":
+        raise ValueError("names no file behind the @; write @FILE")
     try:
         raw = Path(text[1:]).read_bytes() if text.startswith("@") else text
     except OSError as exc:

@@ -106,6 +106,13 @@ def test_the_reference_is_that_of_the_program() -> None:
     assert (ROOT / "docs" / "cli-reference.md").read_text("utf-8") == write_reference()
 
 
+async def test_help_is_a_word_too(run: Run) -> None:
+    """Of the program, of a command and of one with two words."""
+    for words in ((), ("start",), ("gates",), ("gates", "close")):
+        asked = await run("help", *words)
+        assert (asked.code, asked.out) == (0, (await run(*words, "--help")).out)
+
+
 async def test_the_version_is_that_of_the_distribution(run: Run) -> None:
     """A report of a defect begins with it."""
     assert (await run("--version")).out.startswith("dormice 0.")
@@ -113,8 +120,10 @@ async def test_the_version_is_that_of_the_distribution(run: Run) -> None:
 
 WRONG: list[tuple[list[str], str]] = [
     ([], "the following arguments are required: COMMAND; 'dormice --help' shows the usage"),
-    (["frob"], "argument COMMAND: invalid choice: 'frob' (choose from"),
-    (["gate"], "argument COMMAND: invalid choice: 'gate', did you mean 'gates'? (choose from"),
+    (["frob"], "argument COMMAND: invalid choice: 'frob'; 'dormice --help' shows the usage"),
+    (["gate"], "argument COMMAND: invalid choice: 'gate', did you mean 'gates'?; 'dormice --help' shows the usage"),
+    (["list", "--json=yes"], "argument --json: takes no value, but got 'yes'; 'dormice list --help' shows"),
+    (["start", "echo", "1", "--payload", "@"], "argument --payload: names no file behind the @; write @FILE; 'dormice"),
     (["gates", "lits"], "argument COMMAND: invalid choice: 'lits', did you mean 'list'? (choose from"),
     (["list", "--fast"], "unrecognized arguments: --fast; 'dormice list --help' shows the usage"),
     (["gates", "--jsn"], "unrecognized arguments: --jsn, did you mean '--json'?; 'dormice gates list --help' shows"),
@@ -172,7 +181,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["worker", "--set", "webhook_key_file=/none"], "webhook_key_file: /none can't be read (No such file"),
     (["dev", "--sync", "off"], "argument --sync: invalid choice: 'off' (choose from 'normal', 'full')"),
     (["settings", "--set", "in_flight"], "argument --set: is 'in_flight'; write NAME=VALUE, for example in_flight=16"),
-    (["settings", "--set", "pace=1"], "pace (from flag): no such setting; known:"),
+    (["settings", "--set", "pace=1"], "pace (from flag): no such setting; did you mean patience?"),
     (["--set", "in_flight=many", "settings"], "in_flight (from flag): is 'many'; write a whole number"),
     (["settings", "--config", "none.toml"], "config: there is no file none.toml; give the path of a TOML file"),
     (["handlers", "--set", "handlers=none_such"], "handlers: module 'none_such' can't be imported"),

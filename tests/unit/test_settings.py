@@ -153,7 +153,7 @@ def test_a_file_may_use_its_own_types(folder: Path, line: str, name: str, expect
 
 
 BAD_TEXTS = [
-    ("unheard_of", "1", "no such setting; known: handlers, task_queue_prefix"),
+    ("unheard_of", "1", "no such setting; 'dormice settings' lists them all"),
     ("in_flight", "many", "is 'many'; write a whole number"),
     ("in_flight", "1.5", "is '1.5'; write a whole number"),
     ("in_flight", "", "is ''; write a whole number"),
@@ -205,7 +205,7 @@ def test_a_bad_variable_is_refused_in_one_sentence(name: str, value: str, phrase
 @pytest.mark.parametrize(
     ("line", "phrase"),
     [
-        ("unheard_of = 1", "unheard_of (from {file}): no such setting; known: handlers"),
+        ("unheard_of = 1", "unheard_of (from {file}): no such setting; 'dormice settings' lists them all"),
         ("[dormice]\nin_flight = 1", "dormice (from {file}): no such setting"),
         ("in_flight = true", "in_flight (from {file}): is True; write a whole number"),
         ("in_flight = 1.5", "in_flight (from {file}): is 1.5; write a whole number"),

@@ -30,7 +30,10 @@ def add(commands: Commands) -> None:
     group = commands.add_group("idle", purpose, default="status")
     _add_lane(group.add("status", _run_status, "tell what lanes do with their idle capacity", STATUS_EPILOG))
     for word, purpose in (
-        ("on", "run messages ahead of time where workers have nothing to do, none before the earliest time that its handler allows"),
+        (
+            "on",
+            "run messages ahead of time where workers have nothing to do, none before the earliest time that its handler allows",
+        ),
         ("off", "run nothing ahead of time any more"),
     ):
         _add_lane(group.add(word, functools.partial(_run_switch, word), purpose))

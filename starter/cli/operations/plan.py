@@ -139,7 +139,10 @@ ROWS: tuple[tuple[str, "Callable[[Plan], str]"], ...] = (
     ("history shards", lambda plan: f"{plan.shards:,}"),
     ("task queue partitions", lambda plan: f"{plan.partitions:,}"),
     ("all started after", lambda plan: format_seconds(plan.start_seconds)),
-    ("all due at once have run after", lambda plan: "-" if plan.herd_seconds is None else format_seconds(plan.herd_seconds)),
+    (
+        "all due at once have run after",
+        lambda plan: "-" if plan.herd_seconds is None else format_seconds(plan.herd_seconds),
+    ),
     ("Temporal Cloud actions a second", lambda plan: _show_rate(plan.actions_per_second)),
 )
 """The rows of a printed plan; docs/scaling.md has the same rows."""

@@ -41,7 +41,9 @@ def add_rehearsal(parser: CommandParser, forms: str) -> None:
     add("--until", **MOMENT, help="where it ends; with the hour of the last change when left out")
     add("--warm-up", **DURATION, default=timedelta(0), help="time at the beginning that figures leave out")
     add("--id-column", metavar="NAME", default="id", help="column of the page's id (id)")
-    add("--changed-column", metavar="NAME", default="changed_at", help="column with the time of the change (changed_at)")
+    add(
+        "--changed-column", metavar="NAME", default="changed_at", help="column with the time of the change (changed_at)"
+    )
     add("--png", metavar="FILE", type=Path, help="draw it, too")
     add("--html", metavar="FILE", type=Path, help="write table and plot as one page, too")
 
