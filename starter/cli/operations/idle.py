@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     for word, purpose in (
         (
             "on",
-            "run messages ahead of time where workers have nothing to do, none before the earliest time that its handler allows",
+            "run messages ahead of time where workers have nothing to do, none before its handler allows it",
         ),
         ("off", "run nothing ahead of time any more"),
     ):
