@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, MessageNotFound
+from shared.messages.json_value import parse_json
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal
 from shared.settings import Settings
@@ -25,11 +26,13 @@ Name = tuple[str, str]
 STDIN = "-"
 TOLD_EVERY_SECONDS = 5.0
 
+NAMES_HELP = "the messages; - reads them from standard input: a line each, KIND:ID or an object with kind and id"
+
 NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
 def add_names(parser: CommandParser) -> None:
-    parser.add_argument("ids", metavar="KIND:ID", nargs="*", help="the messages; - reads them from standard input")
+    parser.add_argument("ids", metavar="KIND:ID", nargs="*", help=NAMES_HELP)
 
 
 class SignalRun:
@@ -109,7 +112,7 @@ class SignalRun:
         async for number, line in ThreadedIterator(enumerate(sys.stdin.buffer, start=1)):
             try:
                 if text := line.decode(errors="replace").strip():
-                    yield read_name(text)
+                    yield read_line(text)
             except InvalidSetting as exc:
                 self._wrong += 1
                 _report(f"line {number}: {exc}")
@@ -144,6 +147,20 @@ class SignalRun:
             told += [f"{passed_over:,} passed over"] if passed_over else []
             told += [f"{unsent:,} unsent"] if unsent else []
             echo_err(f"{self._verb}: {', '.join(told)}")
+
+
+def read_line(text: str) -> Name:
+    """Read the KIND:ID of a message, or an object that has them, as `load` takes it and `list --json` prints it."""
+    if not text.startswith("{"):  # with which no kind begins
+        return read_name(text)
+    try:
+        named = parse_json(text)
+    except ValueError as exc:
+        raise InvalidSetting(f"{exc}; write KIND:ID, or an object with kind and id") from exc
+    kind, message_id = named.get("kind"), named.get("id")
+    if not (isinstance(kind, str) and isinstance(message_id, str)):
+        raise InvalidSetting("is an object without the texts kind and id; add them, or write KIND:ID")
+    return read_name(f"{kind}:{message_id}")
 
 
 def _report(sentence: str) -> None:
