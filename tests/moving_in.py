@@ -95,12 +95,15 @@ class Move:
         (self.folder / "moved.py").write_text(text)
         return make_handler(self.kind, self.encoding, str(self.ledger))
 
-    def find_blocks(self, section: str = "") -> list[list[str]]:
-        """Give the commands of each block of a section."""
+    def find_scripts(self, section: str = "") -> list[str]:
+        """Give each block of a section as a shell gets it from somebody who pastes it."""
         text = PAGE.read_text("utf-8").partition(f"\n## {section or self.section}\n")[2].partition("\n## ")[0]
         assert text, section
-        blocks = [re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] for block in BLOCK.findall(text)]
-        return [[re.sub(r"^> ", "", command, flags=re.MULTILINE) for command in block] for block in blocks]
+        return [re.sub(r"^[$>] ", "", block, flags=re.MULTILINE) for block in BLOCK.findall(text)]
+
+    def find_blocks(self, section: str = "") -> list[list[str]]:
+        """Give the commands of each block of a section, one by one."""
+        return [[f"{each.strip()}\n" for each in block.split(" &&\n")] for block in self.find_scripts(section)]
 
     async def run(self, *commands: str) -> str:
         """Run commands in one shell, for this move's own kind; gives what they say."""
@@ -111,10 +114,8 @@ class Move:
 
     async def run_block(self, number: int, *, is_again: bool = False) -> str:
         """Run a block of the section; again, with other names for what `first` stands for."""
-        commands = self.find_blocks()[number]
-        return await self.run(
-            *(re.sub(r"\bfirst\b", "second", command) if is_again else command for command in commands)
-        )
+        script = self.find_scripts()[number]
+        return await self.run(re.sub(r"\bfirst\b", "second", script) if is_again else script)
 
 
 def make_move(server: EmbeddedServer, prefix: str, kind: str, encoding: str, folder: Path) -> Callable[..., Move]:
@@ -192,9 +193,8 @@ async def _run_some(move: Move, control: Control, turn: datetime) -> None:
 
 async def _return(move: Move, old: OldSystem, *, can_repeat: bool) -> set[str]:
     """Bring what is pending back, and give its items."""
-    ((pause, export, stop),) = move.find_blocks("The way back")
-    await move.run(pause)
-    await move.run(export)
+    pause_and_export, stop = move.find_scripts("The way back")
+    await move.run(pause_and_export)
     await move.run_block(2)
     if can_repeat:
         await move.run_block(2)

@@ -6,7 +6,6 @@ every_seconds, after which the handler comes back. Not carried over: jitter, coa
 """
 
 import argparse
-import json
 import pickle
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -23,9 +22,9 @@ from examples.moving_in.exchange import (
     LeftOut,
     Line,
     Program,
-    WrongInput,
     due_of,
     find_member,
+    name_of,
     read_pair,
     to_line,
 )
@@ -47,11 +46,15 @@ def export(args: argparse.Namespace) -> Generator[Line]:
     with create_engine(args.url).connect() as connection:
         while page := connection.execute(query, {"last": last, "page": PAGE}).all():
             for last, due, state in page:
-                try:
-                    job = pickle.loads(state)  # noqa: S301 — one's own jobs, as APScheduler itself reads them
-                except Exception as exc:  # whatever a pickle raises
-                    raise WrongInput(f"job {last}: can't be read ({exc}); run this beside the application") from exc
-                yield _to_line(kinds, last, due, job)
+                yield _read(kinds, last, due, state)
+
+
+def _read(kinds: dict[str, str], name: str, due: float | None, state: bytes) -> Line:
+    try:
+        job = pickle.loads(state)  # noqa: S301 — one's own jobs, as APScheduler itself reads them
+        return _to_line(kinds, name, due, job)
+    except Exception as exc:  # noqa: BLE001 — whatever a pickle raises
+        return LeftOut(name, f"can't be read ({exc}); run this beside the application")
 
 
 def _to_line(kinds: dict[str, str], name: str, due: float | None, job: dict[str, Any]) -> Line:
@@ -68,10 +71,9 @@ def _to_line(kinds: dict[str, str], name: str, due: float | None, job: dict[str,
     if due is None:
         return LeftOut(name, "is paused; resume or remove it")
     try:
-        json.dumps(payload, allow_nan=False)
-    except (TypeError, ValueError) as exc:
-        return LeftOut(name, f"its arguments are no JSON ({exc})")
-    return to_line(kinds[job["func"]], name, due, payload, **more)
+        return to_line(kinds[job["func"]], name, due, payload, **more)
+    except ValueError as exc:
+        return LeftOut(name, str(exc))
 
 
 class Writer(BaseScheduler):
@@ -95,10 +97,10 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
         for line in lines:
             payload, due, function = line["payload"], due_of(line), functions.get(line["kind"])
             if function is None:
-                yield LeftOut(line["id"], f"its kind has no function; add --kind MODULE:FUNCTION={line['kind']}")
+                yield LeftOut(name_of(line), f"its kind has no function; add --kind MODULE:FUNCTION={line['kind']}")
                 continue
             if find_member(payload, "args") is None or find_member(payload, "kwargs") is None:
-                yield LeftOut(line["id"], "its payload has no args and kwargs")
+                yield LeftOut(name_of(line), "its payload has no args and kwargs")
                 continue
             every = payload.get("every_seconds")
             end = {"end_date": line["expires_at"]} if line.get("expires_at") else {}

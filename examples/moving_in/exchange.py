@@ -70,33 +70,45 @@ class Program(NamedTuple):
             put_back = commands.add_parser("put-back", help="write what 'pending' has exported back there")
             self.add_arguments(put_back)
             put_back.add_argument("--from", required=True, type=Path, metavar="FILE", dest="source")
+            help_text = "gets the lines that have been put back, for 'dormice stop - < FILE'"
+            put_back.add_argument("--to", required=True, type=Path, metavar="FILE", help=help_text)
         return parser.parse_args()
 
     def _run(self, args: argparse.Namespace) -> int:
         if args.command == "export" and self.export is not None:
-            with contextlib.closing(self.export(args)) as found:
-                done, left_out = _write(args.to, found, args.due_from)
+            found, due_from = self.export(args), args.due_from
         else:
-            assert self.put_back is not None
-            count = sum(1 for _ in read_lines(args.source))  # a wrong line is found before any is written back
-            left_out = _list(self.put_back(args, read_lines(args.source)))
-            done = count - left_out
-        sys.stderr.write(f"{done:,} written, {left_out:,} left out\n")
+            found, due_from = self._put_back(args), ALWAYS
+        with contextlib.closing(found):
+            written, left_out = _write(args.to, found, due_from)
+        sys.stderr.write(f"{written:,} written, {left_out:,} left out\n")
         return 1 if left_out else 0
+
+    def _put_back(self, args: argparse.Namespace) -> Generator[Line]:
+        """Give what could not be put back, and then the lines that are over there now."""
+        assert self.put_back is not None
+        for _ in read_lines(args.source):
+            pass  # a wrong line is found before any is written back
+        left_out = set[str]()
+        for each in self.put_back(args, read_lines(args.source)):
+            left_out.add(each.name)
+            yield each
+        yield from (line for line in read_lines(args.source) if name_of(line) not in left_out)
 
 
 def _write(path: Path, found: Iterator[Line], due_from: datetime) -> tuple[int, int]:
     part, written, left_out = path.with_name(f"{path.name}.part"), 0, 0
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with part.open("wb") as file:
             for line in found:
                 if isinstance(line, Complete):
                     _finish(file, part, path)
                 elif isinstance(line, LeftOut):
-                    left_out += _list([line])
+                    left_out += 1
+                    sys.stderr.write(f"left out: {line.name}: {line.why}\n")
                 elif datetime.fromisoformat(line["scheduled_at"]) >= due_from:
                     written += 1
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    file.write(_encode(line))
             if not file.closed:
                 _finish(file, part, path)
     finally:
@@ -104,18 +116,11 @@ def _write(path: Path, found: Iterator[Line], due_from: datetime) -> tuple[int, 
     return written, left_out
 
 
-def _finish(file: IO[str], part: Path, path: Path) -> None:
+def _finish(file: IO[bytes], part: Path, path: Path) -> None:
     file.flush()
     os.fsync(file.fileno())
     file.close()
     part.replace(path)
-
-
-def _list(left_out: Iterable[LeftOut]) -> int:
-    count = 0
-    for count, each in enumerate(left_out, start=1):  # noqa: B007 — the last number is the count
-        sys.stderr.write(f"left out: {each.name}: {each.why}\n")
-    return count
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -131,14 +136,31 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def to_line(kind: str, name: object, due: datetime | float | None, payload: Any, **more: Any) -> dict[str, Any]:
-    """Make an envelope; a number is seconds since the epoch, and None is now. Raises ValueError for no moment."""
+    """Make an envelope; a number is seconds since the epoch, and None is now.
+
+    Raises ValueError, with half a sentence, for what can't be one line of JSON.
+    """
     if not isinstance(due, datetime):
         try:
             due = datetime.now(UTC) if due is None else datetime.fromtimestamp(due, UTC)
-        except (OverflowError, OSError) as exc:
+        except (ValueError, OverflowError, OSError) as exc:
             raise ValueError(f"{due} is no moment") from exc
     moment = due.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return {"kind": kind, "id": str(name), "scheduled_at": moment, "payload": payload, **more}
+    line = {"kind": kind, "id": str(name), "scheduled_at": moment, "payload": payload, **more}
+    try:
+        _encode(line)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise ValueError(f"what it holds is no JSON ({exc})") from exc
+    return line
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def name_of(line: dict[str, Any]) -> str:
+    """Give the name of the message of an envelope."""
+    return f"{line['kind']}:{line['id']}"
 
 
 def due_of(line: dict[str, Any]) -> datetime:
@@ -147,11 +169,18 @@ def due_of(line: dict[str, Any]) -> datetime:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Read JSON; what is none is text."""
+    """Read JSON; what is none is text. Raises ValueError, with half a sentence, for what is neither."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as exc:
+            raise ValueError(f"what it holds is no UTF-8 (byte {exc.start + 1})") from exc
     try:
         return json.loads(text)
-    except ValueError:
-        return text.decode(errors="replace") if isinstance(text, bytes) else text
+    except json.JSONDecodeError:
+        return text
+    except (ValueError, RecursionError) as exc:  # JSON all the same, with a number too long, or nested too deeply
+        raise ValueError(f"what it holds can't be read ({exc})") from exc
 
 
 def find_member(value: Any, name: str) -> Any:

@@ -12,10 +12,11 @@ import psycopg
 from procrastinate import App, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued, ProcrastinateException
 
-from examples.moving_in.exchange import PAGE, LeftOut, Line, Program, due_of, read_pair, to_line
+from examples.moving_in.exchange import PAGE, LeftOut, Line, Program, due_of, name_of, read_json, read_pair, to_line
 
-QUERY = """SELECT id, task_name, args, priority, scheduled_at, status = 'doing', lock FROM procrastinate_jobs
-WHERE status IN ('todo', 'doing') AND id > %s ORDER BY id LIMIT %s"""
+# as text and as seconds: the client can't read infinity, dates after the year 9999, or every number, and ends at them
+QUERY = """SELECT id, task_name, args::text, priority, extract(epoch FROM scheduled_at)::float8, status = 'doing', lock
+FROM procrastinate_jobs WHERE status IN ('todo', 'doing') AND id > %s ORDER BY id LIMIT %s"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def export(args: argparse.Namespace) -> Generator[Line]:
     kinds, last = dict(args.kind), 0
     with psycopg.connect(args.url, autocommit=True) as connection:
         while page := connection.execute(QUERY, (last, PAGE)).fetchall():
-            for number, task, payload, priority, due, is_at_work, lock in page:
+            for number, task, arguments, priority, due, is_at_work, lock in page:
                 name, last = f"job {number}", number
                 if task not in kinds:
                     yield LeftOut(name, f"its task {task} has no kind; add --kind {task}=KIND")
@@ -39,7 +40,14 @@ def export(args: argparse.Namespace) -> Generator[Line]:
                 elif lock and not args.ignore_locks:
                     yield LeftOut(name, f"has the lock {lock}; --ignore-locks exports it without that")
                 else:
-                    yield to_line(kinds[task], number, due, payload, priority=min(5, max(1, 3 - priority)))
+                    yield _to_line(kinds[task], number, due, arguments, min(5, max(1, 3 - priority)))
+
+
+def _to_line(kind: str, number: int, due: float | None, arguments: str, priority: int) -> Line:
+    try:
+        return to_line(kind, number, due, read_json(arguments), priority=priority)
+    except ValueError as exc:
+        return LeftOut(f"job {number}", str(exc))
 
 
 def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Iterator[LeftOut]:
@@ -47,7 +55,7 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
     tasks = {kind: task for task, kind in args.kind}
     with App(connector=SyncPsycopgConnector(conninfo=args.url)).open() as app:
         for line in lines:
-            name = f"{line['kind']}:{line['id']}"
+            name = name_of(line)
             payload: dict[str, Any] | Any = line["payload"] or {}
             if (task := tasks.get(line["kind"])) is None or type(payload) is not dict:
                 yield LeftOut(name, f"its kind has no task (add --kind TASK={line['kind']}), or its payload no members")

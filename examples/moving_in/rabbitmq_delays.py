@@ -23,6 +23,7 @@ from examples.moving_in.exchange import (
     WrongInput,
     due_of,
     find_member,
+    name_of,
     read_json,
     to_line,
 )
@@ -51,6 +52,8 @@ def export(args: argparse.Namespace) -> Generator[Line]:
     """Give a message for each one that has an id of its own."""
     if args.take and args.due_from != ALWAYS:
         raise WrongInput("--take: is for the last export, of all there is; leave --due-from out")
+    if args.take and args.to.exists():
+        raise WrongInput(f"{args.to}: is there already, and may be the only copy of what it holds; give another name")
     connection: Any = pika.BlockingConnection(pika.URLParameters(args.url))
     try:
         channel, taken = connection.channel(), list[int]()
@@ -59,7 +62,11 @@ def export(args: argparse.Namespace) -> Generator[Line]:
                 method, properties, body = channel.basic_get(queue)
                 if method is None:  # due meanwhile: it is in another queue
                     break
-                line = _to_line(args, f"message {number + 1} of {queue}", ttl, properties, body)
+                name = f"message {number + 1} of {queue}"
+                try:
+                    line = _to_line(args, name, ttl, properties, body)
+                except (ValueError, OverflowError, TypeError) as exc:
+                    line = LeftOut(name, str(exc))
                 if line is not None:
                     taken += [method.delivery_tag] if isinstance(line, dict) else []
                     yield line
@@ -72,8 +79,9 @@ def export(args: argparse.Namespace) -> Generator[Line]:
 
 
 def find_id(properties: Any, payload: Any) -> Any:
-    """Give what names a message: its property message_id, else the member `id` of its body."""
-    return properties.message_id or find_member(payload, "id")
+    """Give what names a message: its property message_id, else the member `id` of its body; None without a name."""
+    message_id = properties.message_id or find_member(payload, "id")
+    return message_id if isinstance(message_id, str) or type(message_id) is int else None
 
 
 def _to_line(args: argparse.Namespace, name: str, ttl: float | None, properties: Any, body: bytes) -> Line | None:
@@ -103,7 +111,7 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
         for line in sorted(lines, key=due_of):
             left_ms = max(0, round((due_of(line).timestamp() - time.time()) * 1000))
             if left_ms > EXPIRATION_MAX_MS:
-                yield LeftOut(line["id"], "is due in more than 49 days, for which RabbitMQ keeps nothing")
+                yield LeftOut(name_of(line), "is due in more than 49 days, for which RabbitMQ keeps nothing")
                 continue
             persistent: Any = {"delivery_mode": 2, "message_id": line["id"], "timestamp": int(time.time())}
             properties = pika.BasicProperties(expiration=str(left_ms), **persistent)

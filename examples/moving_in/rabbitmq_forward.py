@@ -65,14 +65,15 @@ def forward(args: argparse.Namespace, runner: asyncio.Runner, control: Control) 
 
 async def start(control: Control, kind: str, properties: Any, body: bytes) -> str:
     """Start one message, which its id names; gives why it can't be one, or ""."""
-    payload, delay = read_json(body), find_member(properties.headers, "x-delay")
-    message_id = find_id(properties, payload)
     try:
+        payload = read_json(body)
+        delay = find_member(properties.headers, "x-delay")
+        message_id = find_id(properties, payload)
         due = (properties.timestamp or time.time()) + float(delay or properties.expiration or 0) / 1000
         await control.start(to_line(kind, message_id or "", due, payload, idempotency_key=message_id))
     except MessageAlive:
         return ""
-    except (GiveUp, ValueError, OverflowError) as exc:
+    except (GiveUp, ValueError, OverflowError, TypeError) as exc:
         return str(exc)
     return ""
 

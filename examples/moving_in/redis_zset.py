@@ -7,6 +7,7 @@ at any time: it changes nothing, and sees every member that is there from its be
 import argparse
 import json
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
@@ -25,22 +26,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _open(url: str) -> Any:
     make: Any = redis.Redis  # its types are not complete
-    return make.from_url(url, decode_responses=True)
+    return make.from_url(url)
 
 
 def export(args: argparse.Namespace) -> Generator[Line]:
     """Give a message for each member; some may come twice, of which dormice takes one."""
     client = _open(args.url)
-    if (found := client.type(args.key)) != "zset":
-        raise WrongInput(f"{args.key}: is no sorted set but {found}; correct the key or the database's number")
+    if (found := client.type(args.key)) != b"zset":
+        raise WrongInput(f"{args.key}: is no sorted set but {found.decode()}; correct the key or the database's number")
     for page in pages(client.zscan_iter(args.key, count=500)):
         texts = client.hmget(args.payloads, [member for member, _ in page]) if args.payloads else [None] * len(page)
         for (member, score), text in zip(page, texts, strict=True):
-            try:
-                due = score / 1000 if args.milliseconds else score
-                yield to_line(args.kind, member, due, None if text is None else read_json(text))
-            except ValueError:
-                yield LeftOut(member, f"its score {score} is no moment; is it in milliseconds?")
+            yield _to_line(args, member, score, text)
+
+
+def _to_line(args: argparse.Namespace, member: bytes, score: float, text: bytes | None) -> Line:
+    name = member.decode(errors="backslashreplace")
+    seconds = score / 1000 if args.milliseconds else score
+    try:
+        datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return LeftOut(name, f"its score {score} is no moment; is it in milliseconds?")
+    try:
+        payload = None if text is None else read_json(text)
+        return to_line(args.kind, member.decode(), seconds, payload)
+    except UnicodeDecodeError as exc:
+        return LeftOut(name, f"is no UTF-8 (byte {exc.start + 1}), as an id has to be")
+    except ValueError as exc:
+        return LeftOut(name, str(exc))
 
 
 def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Iterator[LeftOut]:

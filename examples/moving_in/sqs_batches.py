@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from examples.moving_in.exchange import (
     LeftOut,
@@ -19,6 +19,7 @@ from examples.moving_in.exchange import (
     WrongInput,
     due_of,
     find_member,
+    name_of,
     pages,
     read_json,
     to_line,
@@ -40,29 +41,43 @@ def export(args: argparse.Namespace) -> Generator[Line]:
             entries: Any = document
             if isinstance(document, dict):  # without members nothing was received
                 entries = find_member(document, "Messages") or find_member(document, "Entries") or []
-            for entry in entries:
-                try:
-                    name = entry.get("MessageId") or f"{path.stem}-{entry['Id']}"
-                    # a received message has had its delay; an entry's begins when its file was written
-                    sent = time.time() if "MessageId" in entry else path.stat().st_mtime
-                    attributes = {key: _value(one) for key, one in entry.get("MessageAttributes", {}).items()}
-                    body = read_json(entry["Body" if "Body" in entry else "MessageBody"])
-                    due, payload = sent + entry.get("DelaySeconds", 0), {"body": body, "attributes": attributes}
-                    unique = entry.get("Attributes", entry).get("MessageDeduplicationId")
-                except (LookupError, TypeError, AttributeError) as exc:
-                    raise WrongInput(f"{path}: is no file of SQS messages ({exc!r})") from exc
-                yield to_line(args.kind, name, due, payload, **({"idempotency_key": unique} if unique else {}))
+            if not isinstance(entries, list):
+                raise WrongInput(f"{path}: is no file of SQS messages; they are in a list")
+            for number, entry in enumerate(cast("list[Any]", entries), start=1):
+                yield _read(args.kind, path, number, entry)
+
+
+def _read(kind: str, path: Path, number: int, entry: Any) -> Line:
+    name = f"{path}, message {number}"
+    try:
+        return _to_line(kind, path, entry)
+    except (LookupError, TypeError, AttributeError) as exc:
+        return LeftOut(name, f"is no message of SQS ({exc!r})")
+    except ValueError as exc:
+        return LeftOut(name, str(exc))
+
+
+def _to_line(kind: str, path: Path, entry: Any) -> Line:
+    name = entry.get("MessageId") or f"{path.stem}-{entry['Id']}"
+    # a received message has had its delay; an entry's begins when its file was written
+    sent = time.time() if "MessageId" in entry else path.stat().st_mtime
+    attributes = {key: _value(one) for key, one in entry.get("MessageAttributes", {}).items()}
+    body = read_json(entry["Body" if "Body" in entry else "MessageBody"])
+    unique = entry.get("Attributes", entry).get("MessageDeduplicationId")
+    more = {"idempotency_key": unique} if unique else {}
+    return to_line(kind, name, sent + entry.get("DelaySeconds", 0), {"body": body, "attributes": attributes}, **more)
 
 
 def _read_documents(path: Path) -> Iterator[Any]:
-    text, decoder = path.read_text("utf-8").strip(), json.JSONDecoder()
-    while text:
-        try:
+    decoder = json.JSONDecoder()
+    try:
+        text = path.read_text("utf-8").strip()
+        while text:
             document, end = decoder.raw_decode(text)
-        except ValueError as exc:
-            raise WrongInput(f"{path}: is no JSON ({exc})") from exc
-        text = text[end:].lstrip()
-        yield document
+            text = text[end:].lstrip()
+            yield document
+    except (ValueError, RecursionError) as exc:
+        raise WrongInput(f"{path}: is no JSON ({exc})") from exc
 
 
 def _value(attribute: dict[str, Any]) -> Any:
@@ -89,7 +104,7 @@ def _to_entries(lines: Iterator[dict[str, Any]], late: list[LeftOut]) -> Iterato
         delay = max(0, round(due_of(line).timestamp() - time.time()))
         payload = line["payload"]
         if delay > DELAY_MAX_SECONDS:
-            late.append(LeftOut(line["id"], "is due in more than 15 minutes, for which SQS keeps nothing"))
+            late.append(LeftOut(name_of(line), "is due in more than 15 minutes, for which SQS keeps nothing"))
             continue
         given: dict[str, str] = find_member(payload, "attributes") or {}
         attributes = {key: {"DataType": "String", "StringValue": value} for key, value in given.items()}

@@ -35,7 +35,7 @@ MODULE = "github.com/etf1/kafka-message-scheduler@v0.0.9"
 SUM = "h1:pPhOVD7wl7+xw7sadmdTSMNot/OkhLjyNHsn+BG14V0="
 PAGE = (ROOT / "docs" / "moving-in.md").read_text("utf-8")
 SECTION = PAGE.partition("## From a Kafka scheduler")[2].partition("\n## ")[0]
-COMMAND = re.compile(r"^ *\$ (dormice .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^ *(?:\$|>  ) (dormice .*?)(?: &&)?$", re.MULTILINE)
 BUILD_SECONDS, RUN_SECONDS = 600, 420
 
 pytestmark = pytest.mark.xdist_group("scheduler")  # its programs are built once, in one of the suite's processes

@@ -227,7 +227,7 @@ async def test_jobs_that_cant_be_carried_over_are_listed(move: Callable[..., Mov
         "left out: cron: its trigger is cron[hour='8']; give its handler a calendar: Again(at=cron(...))",
         "left out: other: its function has no kind; add --kind tests.moving_in:item_of=KIND",
         "left out: paused: is paused; resume or remove it",
-        "left out: set: its arguments are no JSON (Object of type set is not JSON serializable)",
+        "left out: set: what it holds is no JSON (Object of type set is not JSON serializable)",
         "1 written, 4 left out",
     ]
     assert line == {
@@ -239,12 +239,11 @@ async def test_jobs_that_cant_be_carried_over_are_listed(move: Callable[..., Mov
     }
 
     execute(database, "UPDATE apscheduler_jobs SET job_state = 'no pickle' WHERE id = 'other'")
-    (moving.folder / "out.jsonl").unlink()
     code, _, err = await _run(moving, "apscheduler_jobs", *command)
 
-    assert code == 2
-    assert err.splitlines()[-1].startswith("apscheduler_jobs: job other: can't be read (")
-    assert not list(moving.folder.glob("out*"))
+    assert code == 1
+    assert err.splitlines()[1].startswith("left out: other: can't be read (")
+    assert err.splitlines()[-1] == "1 written, 4 left out"
 
 
 async def test_what_procrastinate_can_only_do_is_listed(move: Callable[..., Move], database: str) -> None:
@@ -268,6 +267,31 @@ async def test_what_procrastinate_can_only_do_is_listed(move: Callable[..., Move
         "0 written, 3 left out",
     ]
     assert ignoring.endswith("1 written, 2 left out\n")
+
+
+async def test_a_job_that_no_message_can_be_ends_no_export(move: Callable[..., Move], database: str) -> None:
+    """A moment that never comes or is after the year 9999, and a number that no reader takes, are listed."""
+    moving = move("From procrastinate")
+    OldWorker(database, moving.ledger)
+    due = datetime(2030, 1, 1, 12, 30, 15, 123_457, tzinfo=UTC)
+    with App(connector=SyncPsycopgConnector(conninfo=database)).open() as app:
+        for item in ("never", "late", "number", "good"):
+            app.configure_task("remind", schedule_at=due).defer(item=item)
+    update = "UPDATE procrastinate_jobs SET {} WHERE id = {}"
+    changes = ("scheduled_at = 'infinity'", "scheduled_at = '20000-01-01Z'", """args = '{"item": 1e5000}'""")
+    for number, change in enumerate(changes, start=1):
+        execute(database, update.format(change, number))
+    code, _, err = await _run(
+        moving, "procrastinate_jobs", "export", database, "--kind", "remind=kind", "--to", "out.jsonl"
+    )
+    (line,) = [json.loads(text) for text in (moving.folder / "out.jsonl").read_text().splitlines()]
+
+    *left_out, summary = err.splitlines()
+    assert (code, summary) == (1, "1 written, 3 left out")
+    assert left_out[:2] == ["left out: job 1: inf is no moment", "left out: job 2: 568971820800.0 is no moment"]
+    assert left_out[2].startswith("left out: job 3: what it holds can't be read (")
+    assert (line["id"], line["payload"]) == ("4", {"item": "good"})
+    assert datetime.fromisoformat(line["scheduled_at"]) == due
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ async def test_messages_that_wait_to_expire_move_in_and_back(
     await move_and_return(moving, OldConsumer(rabbitmq, moving.ledger), control, serve, can_repeat=False)
     with open_channel(rabbitmq) as channel:
         channel.basic_publish("", "returned", "{}")
-    code, _, err = await _run(moving, "put-back", rabbitmq, "--queue", "returned", "--from", "pending.jsonl")
+    code, _, err = await _run(
+        moving, "put-back", rabbitmq, "--queue", "returned", "--from", "pending.jsonl", "--to", "b"
+    )
     with open_channel(rabbitmq) as channel:
         channel.queue_purge("returned")
 
@@ -99,13 +101,13 @@ async def test_messages_that_wait_to_expire_move_in_and_back(
 
 
 async def test_an_export_changes_no_moment(move: Callable[..., Move], rabbitmq: str) -> None:
-    """What it has held expires when it would have; what nothing names is listed and stays, also when all is taken."""
+    """What it has held expires when it would have; what can't be carried over is listed and stays, also with --take."""
     moving = move("From RabbitMQ")
     with open_channel(rabbitmq) as channel:
         dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "fallen"}
         channel.queue_declare("fallen")
         channel.queue_declare("falling", arguments={**dead, "x-message-ttl": 3000})
-        for body in ('{"id": 7}', '{"id": 8}', '"nameless"'):
+        for body in (b'{"id": 7}', b'{"id": 8}', b'"nameless"', b"\xff"):
             channel.basic_publish("", "falling", body)
         began = time.time()
         code, _, err = await _run(
@@ -116,15 +118,18 @@ async def test_an_export_changes_no_moment(move: Callable[..., Move], rabbitmq: 
         def count() -> int:
             return channel.queue_declare("fallen", passive=True).method.message_count
 
-        await wait_until(lambda: count() == 3, "all have expired")
+        await wait_until(lambda: count() == 4, "all have expired")
         took, taking = time.time() - began, ("export", rabbitmq, "--queue", "fallen", "--kind", "a", "--take")
         taken, _, _ = await _run(moving, *taking, "--to", "taken.jsonl")
+        again, _, is_there = await _run(moving, *taking, "--to", "taken.jsonl")
         refused, _, why = await _run(moving, *taking, "--to", "b", "--due-from", "2030-01-01T00:00:00Z")
-        await wait_until(lambda: count() == 1, "the nameless one is back")
+        await wait_until(lambda: count() == 2, "what can't be carried over is back")
         channel.queue_delete("falling")
         channel.queue_delete("fallen")
 
-    assert (code, taken, refused) == (1, 1, 2)
+    assert (code, taken, again, refused) == (1, 1, 2, 2)
+    assert "left out: message 4 of falling: what it holds is no UTF-8 (byte 1)" in err
+    assert "taken.jsonl: is there already, and may be the only copy of what it holds; give another name" in is_there
     assert "left out: message 3 of falling: has no property message_id and no id in its body" in err
     assert "leave --due-from out" in why
     assert [line["id"] for line in lines] == ["7", "8"]
@@ -145,6 +150,9 @@ async def test_producers_go_on_writing_x_delay(
         for item, headers in (("a", {"x-delay": later}), ("b", {}), ("a", {"x-delay": 1}), ("c", {"x-delay": "soon"})):
             options: Any = {"message_id": item, "timestamp": now, "headers": headers}
             channel.basic_publish("delays", "remind", json.dumps({"item": item}), pika.BasicProperties(**options))
+        channel.basic_publish("delays", "remind", b"\xff", pika.BasicProperties(message_id="bytes"))
+        of_no_number: Any = {"message_id": "table", "headers": {"x-delay": {"seconds": 1}}}
+        channel.basic_publish("delays", "remind", b"1", pika.BasicProperties(**of_no_number))
     async with serve(moving.handler()):
         await moving.run_block(3)
         shown = await control.look_up(kind, "a")
@@ -152,11 +160,14 @@ async def test_producers_go_on_writing_x_delay(
     with open_channel(rabbitmq) as channel:
         left = channel.queue_declare("delayed", passive=True, durable=True).method.message_count
         _, properties, body = channel.basic_get("delayed.rejected")
+        reasons = [channel.basic_get("delayed.rejected")[1].headers["x-reason"] for _ in range(2)]
 
     assert shown.due_at is not None
     assert abs(shown.due_at.timestamp() - now - later / 1000) <= CLOCK_SECONDS
     assert (left, json.loads(body)) == (0, {"item": "c"})
     assert "could not convert string to float: 'soon'" in properties.headers["x-reason"]
+    assert reasons[0] == "what it holds is no UTF-8 (byte 1)"
+    assert "argument must be a string or a real number, not 'dict'" in reasons[1]
 
 
 @pytest.mark.parametrize(

@@ -112,29 +112,42 @@ async def test_what_has_changed_over_there_is_changed_here(
         ("nowhere", "due", "Redis URL must specify one of the following schemes"),
         ("{redis}", "nothing", "nothing: is no sorted set but none; correct the key or the database's number"),
         ("{redis}", "other", "other: is no sorted set but string"),
-        ("{redis}", "wrong", ""),
     ],
 )
 async def test_wrong_input_is_one_sentence(
     move: Callable[..., Move], redis: str, url: str, key: str, sentence: str
 ) -> None:
-    """Nothing is written; a score that is no moment is listed instead, with exit code 1."""
-    client = _redis.Redis.from_url(redis)
-    client.set("other", "text")
-    client.zadd("wrong", {"a": 1e18, "b": 1})
+    """Nothing is written."""
+    _redis.Redis.from_url(redis).set("other", "text")
     moving = move("From a Redis sorted set")
     place = url.format(port=find_free_port(), redis=redis)
     command = ("-m", "examples.moving_in.redis_zset", "export", place, key, "--kind", "a", "--to", "out.jsonl")
     code, out, err = await run_to_end("python", *command, cwd=moving.folder, env=moving.environment)
 
-    assert out == ""
-    if sentence:
-        assert (code, err.count("\n")) == (2, 1)
-        assert err.startswith("redis_zset: ")
-        assert sentence in err
-        assert not list(moving.folder.glob("out*"))
-    else:
-        assert (code, err) == (
-            1,
-            "left out: a: its score 1e+18 is no moment; is it in milliseconds?\n1 written, 1 left out\n",
-        )
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("redis_zset: ")
+    assert sentence in err
+    assert not list(moving.folder.glob("out*"))
+
+
+async def test_a_member_that_cant_be_carried_over_ends_no_export(move: Callable[..., Move], redis: str) -> None:
+    """A member or payload that is no UTF-8, a score that is no moment: each is listed by name, the rest is written."""
+    client = _redis.Redis.from_url(redis)
+    client.zadd("wrong", {b"\xffa": 1, "late": 1e18, "endless": "inf", "bytes": 1, "number": 1, "good": 1})
+    client.hset("contents", mapping={"bytes": b"\xfe", "number": "1e999", "good": "[1]"})
+    moving = move("From a Redis sorted set")
+    options = ("--payloads", "contents", "--kind", "a", "--to", "out.jsonl")
+    command = ("-m", "examples.moving_in.redis_zset", "export", redis, "wrong", *options)
+    code, _, err = await run_to_end("python", *command, cwd=moving.folder, env=moving.environment)
+    (line,) = [json.loads(text) for text in (moving.folder / "out.jsonl").read_text().splitlines()]
+
+    *left_out, summary = err.splitlines()
+    assert (code, summary) == (1, "1 written, 5 left out")
+    assert [text.partition(" (Out")[0] for text in sorted(left_out)] == [
+        r"left out: \xffa: is no UTF-8 (byte 1), as an id has to be",
+        "left out: bytes: what it holds is no UTF-8 (byte 1)",
+        "left out: endless: its score inf is no moment; is it in milliseconds?",
+        "left out: late: its score 1e+18 is no moment; is it in milliseconds?",
+        "left out: number: what it holds is no JSON",
+    ]
+    assert (line["id"], line["payload"]) == ("good", [1])

@@ -54,13 +54,17 @@ async def test_batches_and_received_messages_move_in_and_back(
         await wait_until(lambda: set(moving.runs) == {"soon", "a", "b"}, "what is due has run")
         shown = await control.show(moving.kind, "batch-1-0")
 
-        ((pause, export, stop),) = moving.find_blocks("The way back")
+        pause_and_export, stop = moving.find_scripts("The way back")
         await control.reschedule(moving.kind, "batch-1-1", datetime.now(UTC) + timedelta(hours=1))
-        await moving.run(pause)
-        await moving.run(export)
-        (command,) = moving.find_blocks()[2]
-        code, _, err = await _run_line(moving, command)
+        await moving.run(pause_and_export)
+        code, _, err = await _run_line(moving, moving.find_scripts()[2])
         await moving.run(stop)
+
+        async def has_ended() -> bool:
+            return (await control.look_up(moving.kind, "batch-1-0")).state == "stopped"
+
+        await wait_until(has_ended, "what has been put back has ended here")
+        kept = await control.look_up(moving.kind, "batch-1-1")
     (entries,) = [json.loads(path.read_text()) for path in (moving.folder / "returned").iterdir()]
 
     assert "1 started, 2 already running" in said
@@ -70,9 +74,10 @@ async def test_batches_and_received_messages_move_in_and_back(
     assert shown.status["payload"] == {"body": {"item": "late"}, "attributes": {}}
     assert code == 1
     assert err.splitlines() == [
-        "left out: batch-1-1: is due in more than 15 minutes, for which SQS keeps nothing",
+        f"left out: {moving.kind}:batch-1-1: is due in more than 15 minutes, for which SQS keeps nothing",
         "1 written, 1 left out",
     ]
+    assert kept.state == "paused"
     (returned,) = entries
     assert 0 < returned["DelaySeconds"] <= 900
     assert (json.loads(returned["MessageBody"]), returned["MessageAttributes"]) == ({"item": "late"}, {})
@@ -82,22 +87,40 @@ async def test_batches_and_received_messages_move_in_and_back(
     ("text", "sentence"),
     [
         ("{", "a.json: is no JSON ("),
-        ('[{"Id": "1"}]', "a.json: is no file of SQS messages (KeyError('MessageBody'))"),
+        (b'["\xff"]', "a.json: is no JSON ('utf-8' codec"),
+        ("null", "a.json: is no file of SQS messages"),
         ('"text"', "a.json: is no file of SQS messages"),
         (None, "[Errno 2] No such file or directory: 'a.json'"),
     ],
 )
-async def test_wrong_input_is_one_sentence(move: Callable[..., Move], text: str | None, sentence: str) -> None:
+async def test_wrong_input_is_one_sentence(move: Callable[..., Move], text: str | bytes | None, sentence: str) -> None:
     """Nothing is written."""
     moving = move("From SQS")
     if text is not None:
-        (moving.folder / "a.json").write_text(text)
+        (moving.folder / "a.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     line = "python -m examples.moving_in.sqs_batches export a.json --kind a --to out.jsonl"
     code, out, err = await _run_line(moving, line)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"sqs_batches: {sentence}")
     assert not list(moving.folder.glob("out*"))
+
+
+async def test_a_message_that_is_none_ends_no_export(move: Callable[..., Move]) -> None:
+    """It is listed with its file and place, and all others are written."""
+    moving = move("From SQS")
+    wrong: list[Any] = [{"Id": "1"}, 7, {"Id": "2", "MessageBody": "a", "DelaySeconds": 1e300}]
+    wrong += [{"Id": "3", "MessageBody": "a", "MessageAttributes": None}, {"Id": "4", "MessageBody": '"\\ud800"'}]
+    (moving.folder / "a.json").write_text(json.dumps([*wrong, {"Id": "5", "MessageBody": "good"}]))
+    line = "python -m examples.moving_in.sqs_batches export a.json --kind a --to out.jsonl"
+    code, _, err = await _run_line(moving, line)
+    lines = [json.loads(text) for text in (moving.folder / "out.jsonl").read_text().splitlines()]
+
+    *left_out, summary = err.splitlines()
+    assert (code, summary) == (1, "1 written, 5 left out")
+    assert [text.split(": ")[1] for text in left_out] == [f"a.json, message {number}" for number in range(1, 6)]
+    assert left_out[0].endswith("is no message of SQS (KeyError('MessageBody'))")
+    assert [(each["id"], each["payload"]["body"]) for each in lines] == [("a-5", "good")]
 
 
 async def test_documents_may_follow_each_other(move: Callable[..., Move]) -> None:

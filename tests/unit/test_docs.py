@@ -7,12 +7,14 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from pathlib import Path
+from subprocess import run
 from typing import Any, get_args
 
 import pytest
@@ -133,7 +135,7 @@ def test_a_default_beside_a_setting_is_its_default() -> None:
 
 def test_every_command_that_is_shown_is_understood() -> None:
     """Whole command lines of the examples go through the real parser."""
-    command = re.compile(r"^(?:\$|  )(?: \w+=\S+)* (dormice [^|\n]*)", re.MULTILINE)
+    command = re.compile(r"^ *(?:\$|>?  )(?: \w+=\S+)* (dormice [^|&\n]*)", re.MULTILINE)
     shown = [line for block in blocks("console") for line in command.findall(block)]
     parser, _ = build_parser()
 
@@ -141,6 +143,23 @@ def test_every_command_that_is_shown_is_understood() -> None:
     for line in shown:
         with contextlib.suppress(SystemExit):  # --version leaves; a complaint is another error
             assert callable(parser.parse_args(shlex.split(line)[1:]).run), line
+
+
+def test_a_block_for_moving_in_ends_at_its_first_failure(tmp_path: Path) -> None:
+    """Who pastes a whole block runs nothing after what has failed: without any program, only one is looked for."""
+    shown = re.findall(r"^ *```console\n(.*?)^ *```$", PAGES["docs/moving-in.md"], re.MULTILINE | re.DOTALL)
+    scripts = [re.sub(r"^ *[$>] ", "", block, flags=re.MULTILINE) for block in shown]
+    bash = shutil.which("bash")
+    assert bash
+
+    said: list[str] = []
+    for script in scripts:
+        ran = run([bash, "-c", script], cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True, check=False)
+        assert ran.returncode, script
+        said.append(ran.stderr)
+
+    assert len(scripts) > 20
+    assert [lines for lines in said if lines.count("\n") != 1] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
