@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _NO_LANE = "lane=__HIVE_DEFAULT_PARTITION__"
 """Folder in which Spark keeps what has no lane: the rejects."""
 _TOLD_AT = "told_at timestamp"
+UNCUT_BYTES = 2**60
+"""More than any file has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class PrepareOptions:
 def prepare(spark: "SparkSession", source: Source, target: Path, options: PrepareOptions) -> Manifest:
     """Write a source's manifest into a new folder, complete or not at all; raises GiveUp for one without messages."""
     check_target(target)
-    session = _configure(spark, source, options)
+    session = configure(spark, source, options)
     with _in_place(target) as part:
         all_rows = _write_rows(session, source, part, options)
         counted = count_messages(read_table(session, part / "messages", MESSAGES_DDL), options.begin)
@@ -68,14 +70,19 @@ def check_target(target: Path) -> None:
         raise InvalidSetting(f"MANIFEST: {target} is there already; give another path, or delete it")
 
 
-def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
-    session = spark.newSession()  # with a configuration of its own
+def configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
+    """Give a session with a configuration of its own, which says into how many tasks a source is cut."""
+    session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     # counts are small: no more tasks for them than run at once
     session.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     # a task writes the files of all lanes and of its rejects at once, and need not sort them
     session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(len(LANES) + 1))
-    pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
+    pieces = options.partitions
+    if source.spans_lines:
+        # a cell that spans lines must not be cut in two, in a file of whatever size
+        pieces = 1
+        session.conf.set("spark.sql.files.maxPartitionBytes", str(UNCUT_BYTES))
     if pieces is not None:
         session.conf.set("spark.sql.files.minPartitionNum", str(pieces))
         session.conf.set("spark.sql.files.openCostInBytes", "1")

@@ -18,7 +18,7 @@ from spark.source.mapping import RowMapping, to_invalid_envelope
 from spark.source.topic import read_ranges
 from spark.tables import BATCH_ROWS
 from starter.intake.files.columns import NUMBER_FIELDS
-from starter.intake.files.rows import Line, Row, ToFields, make_row, read_csv_records, read_json_lines
+from starter.intake.files.rows import Line, Row, ToFields, is_open_record, make_row, read_csv_records, read_json_lines
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
@@ -95,6 +95,8 @@ class LineReader:
         for (file, block), first, values in self._runs(batches):
             for number, value in enumerate(values, first):
                 if block > 0 or number > self.starts[file, block] + 1:
+                    if not self.spans_lines:
+                        _check_record(file, number, value)
                     # a cell that spans lines keeps the line ends
                     yield file, Line.of(number, value + b"\n", number)
                 elif value.rstrip(b"\r") != self.header:
@@ -194,6 +196,17 @@ def _parse(row: Row, rules: EnvelopeRules) -> Envelope | InvalidEnvelope:
         return row.flaw or parse_envelope(row.fields, rules)
     except InvalidEnvelope as exc:
         return exc
+
+
+def _check_record(file: str, number: int, line: bytes) -> None:
+    """Raise GiveUp for a line that is only the beginning of a record.
+
+    A task may begin with any line of a file. That is a record of its own if no line before it is such a beginning. As a
+    single one ends all tasks, no message is ever made of the rest of a cell.
+    """
+    if is_open_record(line):
+        why = f"a quoted cell of row {number} does not end on its line"
+        raise GiveUp(f"{file}: {why}; add --multi-line if cells span lines, else correct its quotes")
 
 
 def _find_runs(*columns: Any) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import gzip
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from shared.errors import DiskFull, GiveUp, InvalidSetting
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from spark.prepare.manifest import Manifest
-from spark.prepare.prepare import PrepareOptions, prepare
+from spark.prepare.prepare import PrepareOptions, configure, prepare
 from spark.prepare.summary import read_summary
 from spark.session.faults import translate_spark_errors
 from spark.source.mapping import RowMapping
@@ -236,17 +237,44 @@ def test_files_of_a_folder_are_numbered_through(make: Prepare, spark: "SparkSess
 
 
 def test_cells_may_span_lines_where_that_is_said(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
-    """Otherwise such a row is refused with what to do."""
+    """With --multi-line, where a file is read by one task."""
     path = tmp_path / "rows.csv"
     path.write_text('kind,id,title\nfeed,1,"two\nlines"\nfeed,2,one\n', "utf-8")
-    whole, cut = make(path, "whole", spans_lines=True), make(path, "cut")
+    manifest = make(path, spans_lines=True)
 
-    assert [(m["row"], json.loads(m["payload"])) for m in messages_of(whole, spark)] == [
+    assert [(m["row"], json.loads(m["payload"])) for m in messages_of(manifest, spark)] == [
         (2, {"title": "two\nlines"}),
         (4, {"title": "one"}),
     ]
-    assert [m["id"] for m in messages_of(cut, spark)] == ["2"]
-    assert rejects_of(cut, spark)[0]["reason"].startswith("is no CSV (unexpected end of data)")
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_a_cell_that_spans_lines_makes_no_message_of_its_rest(make: Prepare, tmp_path: Path, partitions: int) -> None:
+    """Wherever tasks begin in the file: it is refused as a whole, and the option that reads it is named."""
+    path = tmp_path / "rows.csv"
+    rows = [f"plain-{number},feed" for number in range(500)]
+    rows[250] = 'a,"feed\nsecond line,feed\nthird line"'
+    path.write_text("\n".join(["id,kind", *rows]), "utf-8")
+
+    what_to_do = "a quoted cell of row 252 does not end on its line; add --multi-line if cells span lines"
+    with pytest.raises(GiveUp, match=what_to_do):
+        make(path, partitions=partitions)
+    assert not (tmp_path / "manifest").exists()
+
+
+def test_a_large_file_whose_cells_span_lines_is_not_cut(spark: "SparkSession", tmp_path: Path) -> None:
+    """Also one of more bytes than Spark gives to a task: the second task would begin in the midst of a cell."""
+    path = tmp_path / "rows.csv"
+    path.touch()
+    os.truncate(path, 2**30)  # takes no room on the disk, and nothing reads it
+    options = PrepareOptions(rules=RULES, partitions=4)
+
+    def count_tasks(*, spans_lines: bool) -> int:
+        source = Source(place=str(path), form="csv", spans_lines=spans_lines)
+        return configure(spark, source, options).read.text(str(path)).rdd.getNumPartitions()
+
+    assert count_tasks(spans_lines=False) > 4
+    assert count_tasks(spans_lines=True) == 1
 
 
 def test_parquet_rows_are_mapped_and_numbered(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:

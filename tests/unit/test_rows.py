@@ -1,18 +1,20 @@
 """Readers: every input becomes rows, a reject, or one sentence."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import EnvelopeRules, parse_envelope
 from starter.intake.files.columns import read_cell
-from starter.intake.files.rows import LINE_MAX_BYTES, Row, RowSource
+from starter.intake.files.rows import LINE_MAX_BYTES, Line, Row, RowSource, is_open_record, read_csv_records
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
@@ -474,3 +476,27 @@ def test_json_numbers_and_text_survive_the_way(write: Write) -> None:
     path = write("a.jsonl", json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
     assert read(path)[0].fields == value
+
+
+CSV_LINE = st.text(alphabet='",ab \r', max_size=12).map(lambda text: f"{text}\n".encode())
+
+
+@given(st.lists(CSV_LINE, min_size=1, max_size=6))
+@settings(max_examples=500)
+def test_a_csv_file_may_be_cut_at_any_line_where_no_record_is_open(raw: list[bytes]) -> None:
+    """Read as a whole or line by line, it gives the same rows; and where a record is open, it takes the next line."""
+    lines = [Line.of(number, each, number) for number, each in enumerate(raw, start=2)]
+    whole = list(read_csv_records(lines, list_cells))
+    cut = [str(row) for line in lines for row in read_csv_records((line,), list_cells)]
+    opened = next((line for line in lines if is_open_record(line.raw)), None)
+
+    if opened is None:
+        assert cut == list(map(str, whole))
+    else:
+        (record,) = [row for row in whole if row.number == opened.number]
+        assert record.end > opened.number or opened is lines[-1]
+
+
+def list_cells(cells: Sequence[Any]) -> dict[str, Any]:
+    """Give the cells themselves."""
+    return {"cells": list(cells)}

@@ -1,6 +1,7 @@
 """Readers: turn a JSONL, CSV or Parquet file into rows that may become envelopes, one at a time."""
 
 import csv
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ _SIGNATURES = (
     (b"\xff\xfe", "text in UTF-16; save the file as UTF-8"),
     (b"\xfe\xff", "text in UTF-16; save the file as UTF-8"),
 )
+_CLOSED_CELL = rb'(?:[^",\r\n][^,\r\n]*+|"(?:[^"]++|"")*+")?'
+_OPEN_RECORD = re.compile(rb'(?:%b,)*+"(?:[^"]++|"")*+' % _CLOSED_CELL)
 _BARE_CR = "whose lines end in a carriage return alone; save it with line feeds (LF) as line ends"
 
 
@@ -252,6 +255,14 @@ def _refuse_foreign_csv(header: bytes, name: str) -> None:
     for separator, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "'|'")):
         if separator in header and b"," not in header:
             raise GiveUp(f"{name}: looks like columns separated by {word}; save it with commas between them")
+
+
+def is_open_record(line: bytes) -> bool:
+    """Whether a CSV record that begins with this line goes on in the next one, as a quoted cell is still open.
+
+    Where this is true of no line of a file, each line is a record, so that the file may be cut at any line.
+    """
+    return b'"' in line and _OPEN_RECORD.fullmatch(line) is not None
 
 
 def read_csv_records(lines: Iterable[Line], to_fields: ToFields) -> Iterator[Row]:
