@@ -14,23 +14,56 @@ ACCENT = "#c8553d"
 GREY = "#8a939b"
 DPI = 110
 FEW_PER_SECOND = 20
+FEW_BUCKETS = 12
+"""With fewer, each bar has its number, and the axis is as long as with so many."""
 
 
 def draw_due_curve(buckets: Sequence[tuple[datetime, int]], width_seconds: int) -> bytes:
     """Draw how many messages have their first run in each interval, and the running total."""
+    return _render(plot_due_curve(buckets, width_seconds))
+
+
+def plot_due_curve(buckets: Sequence[tuple[datetime, int]], width_seconds: int) -> Any:
+    """Make the figure that `draw_due_curve` draws."""
     figure = _make_figure(height=3.2)
-    axes = _add_axes(figure, f"first runs, per {format_seconds(width_seconds)}", "messages")
+    title = f"first runs, per {format_seconds(width_seconds)}"
+    if len(buckets) == 1:
+        title = f"first runs: all within {format_seconds(width_seconds)}, from {buckets[0][0]:%Y-%m-%d %H:%M:%S} UTC on"
+    axes = _add_axes(figure, title, "messages")
     if buckets:
-        width = timedelta(seconds=width_seconds)
-        starts, counts = [start for start, _ in buckets], [count for _, count in buckets]
-        axes.bar(starts, counts, width=width, align="edge", color=COLOUR)
+        _draw_buckets(axes, buckets, timedelta(seconds=width_seconds))
+    return figure
+
+
+def _draw_buckets(axes: Any, buckets: Sequence[tuple[datetime, int]], width: timedelta) -> None:
+    starts = [start for start, _ in buckets]
+    counts = [count for _, count in buckets]
+    bars = axes.bar(starts, counts, width=width, align="edge", color=COLOUR)
+    if len(buckets) < FEW_BUCKETS:
+        axes.bar_label(bars, labels=[f"{count:,}" if count else "" for count in counts], fontsize=8)
+
+    ends = [starts[0], *(start + width for start in starts)]
+    if len(buckets) > 1:
         beside = axes.twinx()
-        ends = [starts[0], *(start + width for start in starts)]
         beside.plot(ends, [0, *accumulate(counts)], color=ACCENT, linewidth=1.5)
         beside.set_ylabel("so far", color=ACCENT)
         beside.set_ylim(bottom=0)
-        figure.autofmt_xdate(rotation=30)
-    return _render(figure)
+        beside.yaxis.set_major_formatter(axes.yaxis.get_major_formatter())
+    _show_moments(axes, starts[0], ends[-1], width)
+
+
+def _show_moments(axes: Any, begin: datetime, end: datetime, width: timedelta) -> None:
+    """Label an axis with moments; what is due at once is shown within some time in which nothing is."""
+    missing = max(0, FEW_BUCKETS - (end - begin) // width)
+    margin = missing * width / 2
+    axes.set_xlim(begin - margin, end + margin)
+
+    dates = importlib.import_module("matplotlib.dates")
+    locator = dates.AutoDateLocator(minticks=4, maxticks=9)
+    axes.xaxis.set_major_locator(locator)
+    formatter = dates.ConciseDateFormatter(locator, formats=["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S"])
+    axes.xaxis.set_major_formatter(formatter)
+    axes.set_xlabel("UTC")
 
 
 def draw_forecast(
