@@ -22,7 +22,15 @@ from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.keepers import GateControl, describe_implicit
-from starter.steering.message_view import RESTS, MessageView, look_up, show, wait_until_it_rests
+from starter.steering.message_view import (
+    RESTS,
+    MessageOwner,
+    MessageView,
+    find_owner,
+    look_up,
+    show,
+    wait_until_it_rests,
+)
 from starter.steering.packs import Packs, PassOver
 from starter.steering.selection import Selection
 from starter.steering.sender import NO_CHECKS, Sender, SignalCounts
@@ -228,6 +236,10 @@ class Control:
     async def look_up(self, kind: str, message_id: str) -> ListedMessage:
         """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
         return await look_up(self._client, self._packs, kind, message_id)
+
+    async def find_owner(self, kind: str, message_id: str) -> MessageOwner:
+        """Find whose a message is; without a worker only one with a workflow of its own tells, else PackNotServed."""
+        return await find_owner(self._client, self._packs, kind, message_id)
 
     async def show(self, kind: str, message_id: str, *, wait: timedelta = NO_WAIT) -> MessageView:
         """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed.

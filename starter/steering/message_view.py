@@ -17,7 +17,7 @@ from starter.starting.queries import QUERY_TIMEOUT, query_or_none
 from starter.starting.start_request import USUAL_PRIORITY
 from starter.steering.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
-from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, to_listed
+from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, state_of, to_listed
 
 HAS_ENDED = frozenset({*ENDS, *ENDED_OTHERWISE.values()})
 RESTS = HAS_ENDED | {"parked"}
@@ -45,6 +45,14 @@ class MessageView:
     gate: str = ""
     """Which gate of its kind, lane or tenant is closed; empty while all are open, and where nothing will run."""
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOwner:
+    """Whose a message is, and whether it has ended, so that its kind and id are free."""
+
+    tenant: str
+    has_ended: bool
 
 
 def to_document(view: MessageView, web_ui: str = "") -> dict[str, Any]:
@@ -95,6 +103,17 @@ async def look_up(client: Client, packs: Packs, kind: str, message_id: str) -> L
     return await to_listed(await _describe(client, kind, message_id))
 
 
+async def find_owner(client: Client, packs: Packs, kind: str, message_id: str) -> MessageOwner:
+    """Find whose a message is, see `Control.find_owner`."""
+    if (layout := await packs.layouts.find(kind)) is not None:
+        status = await _read_packed(packs, layout, message_id)
+        return MessageOwner(status["tenant"], has_ended=status["state"] in ENDS)
+    described = await _describe(client, kind, message_id)
+    # a start writes the tenant as the key of fairness, which the server tells also while no worker runs
+    priority = described.raw_description.workflow_execution_info.priority
+    return MessageOwner(priority.fairness_key, has_ended=state_of(described) in HAS_ENDED)
+
+
 async def show(client: Client, packs: Packs, kind: str, message_id: str) -> MessageView:
     """Show one message, see `Control.show`."""
     if (layout := await packs.layouts.find(kind)) is not None:
@@ -138,11 +157,9 @@ async def wait_until_it_rests(client: Client, packs: Packs, kind: str, message_i
 
 
 async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id: str) -> MessageView:
-    index = pack_index(message_id, layout.packs)
-    status = await packs.status(layout, index, message_id)
-    if status is None:
-        raise MessageNotFound(UNKNOWN.format(workflow_id(layout.kind, message_id)))
-    described = await client.get_workflow_handle(pack_workflow_id(layout.kind, index)).describe()
+    status = await _read_packed(packs, layout, message_id)
+    home = pack_workflow_id(layout.kind, pack_index(message_id, layout.packs))
+    described = await client.get_workflow_handle(home).describe()
     is_over = status["state"] in ENDS
     return MessageView(
         listed=from_status(status),
@@ -156,10 +173,21 @@ async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id:
     )
 
 
+async def _read_packed(packs: Packs, layout: Layout, message_id: str) -> dict[str, Any]:
+    status = await packs.status(layout, pack_index(message_id, layout.packs), message_id)
+    if status is None:
+        raise unknown_message(layout.kind, message_id)
+    return status
+
+
 async def _describe(client: Client, kind: str, message_id: str) -> WorkflowExecutionDescription:
-    name = workflow_id(kind, message_id)
     with translate_rpc_errors():
-        described = await find_workflow(client, name)
+        described = await find_workflow(client, workflow_id(kind, message_id))
     if described is None:
-        raise MessageNotFound(UNKNOWN.format(name))
+        raise unknown_message(kind, message_id)
     return described
+
+
+def unknown_message(kind: str, message_id: str) -> MessageNotFound:
+    """Make the error of a message that nobody knows, or that is none of the caller's business."""
+    return MessageNotFound(UNKNOWN.format(workflow_id(kind, message_id)))

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from shared.errors import MessageNotFound
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import parse_moment
+from starter.steering.message_view import unknown_message
 from starter.steering.selection import Selection
 from starter.web.documents import find_api
 from starter.web.problems import Problem
@@ -132,29 +133,23 @@ def read_moment(query: Mapping[str, str], name: str) -> datetime | None:
         raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {exc}", name) from exc
 
 
-def check_tenant(request: Request, status: Mapping[str, Any] | None) -> None:
-    """Raise Problem for a message of a tenant that this caller has nothing to do with."""
-    access = find_access(request)
-    if access.tenants is not None:
-        if status is None:
-            sentence = "no worker tells whose the message is, and this token is for some tenants; try again"
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence)
-        access.check_tenant(status["tenant"])
-
-
 async def check_owner(request: Request, kind: str, message_id: str, *, is_new_fine: bool = False) -> None:
-    """Look whose a message is, and raise Problem if this caller has nothing to do with it."""
-    if find_access(request).tenants is None:
+    """Raise the same MessageNotFound for a message of another tenant as for one that there is not.
+
+    With `is_new_fine` the caller may start it: then one that there is not is fine, and so is one that has ended.
+    """
+    tenants = find_access(request).tenants
+    if tenants is None:
         return
     try:
-        view = await find_api(request).control.show(kind, message_id)
+        owner = await find_api(request).control.find_owner(kind, message_id)
     except MessageNotFound:
         if not is_new_fine:
             raise
         return
-    if is_new_fine and view.ended is not None:
-        return
-    check_tenant(request, view.status)
+    is_free = is_new_fine and owner.has_ended
+    if not is_free and owner.tenant not in tenants:
+        raise unknown_message(kind, message_id)
 
 
 def check_unlimited(request: Request) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from activities.registry import declared_packs, envelope_rules
-from shared.errors import DormiceError, InvalidEnvelope
+from shared.errors import DormiceError, InvalidEnvelope, MessageNotFound, RetryLater
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.json_value import encode_json
 from starter.starting.bulk import BulkStarter
@@ -21,7 +21,14 @@ from starter.starting.receipts import Receipt, StartOutcome
 from starter.web.api.openapi import JSON_VALUE, TEXT, Operation, Parameter
 from starter.web.documents import find_api
 from starter.web.problems import Problem, to_problem
-from starter.web.requests import BODY_EXTRA_BYTES, check_media_type, find_access, read_flag, read_query
+from starter.web.requests import (
+    BODY_EXTRA_BYTES,
+    check_media_type,
+    check_owner,
+    find_access,
+    read_flag,
+    read_query,
+)
 from starter.web.tokens import Access
 
 MEDIA_TYPES = ("application/x-ndjson", "application/jsonl")
@@ -29,6 +36,8 @@ SILENCE_SECONDS = 60.0
 """How long a caller may send nothing before the stream is ended."""
 SPOOL_BYTES = 4_000_000
 READ_BYTES = 65_536
+LOOKED_UP_AT_ONCE = 20
+"""Messages of which it is looked up at once whose they are."""
 
 
 class _Tag(NamedTuple):
@@ -156,9 +165,11 @@ class BulkStream:
     async def _start(self) -> None:
         try:
             async for receipts in self._starter.start_groups(self._read_wishes()):
+                alive = [each.tag for each in receipts if each.outcome is StartOutcome.ALREADY_RUNNING]
+                refused = await self._refuse_foreign(alive)
                 for receipt in receipts:
                     self._under_way.discard(receipt.tag.name)
-                    self._take(receipt)
+                    self._take(refused.get(receipt.tag, receipt))
         except DormiceError as exc:
             self._problem = to_problem(exc)
         finally:
@@ -178,22 +189,55 @@ class BulkStream:
 
     async def _read_wishes(self) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
         number = 0
-        async for line in self._read_lines():
-            number += 1
-            if not line.strip():
-                continue
+        async for lines in self._read_lines():
+            envelopes = dict[_Tag, Envelope]()
+            for line in lines:
+                number += 1
+                if line.strip() and (envelope := self._read_line(number, line)) is not None:
+                    tag = _Tag(number, envelope.kind, envelope.id, envelope.is_due(datetime.now(UTC)))
+                    envelopes[tag] = envelope
+            # an upsert changes what it finds, so it has to be known before whose that is
+            refused = await self._refuse_foreign(envelopes) if self._is_upsert else {}
+            for tag, envelope in envelopes.items():
+                if tag in refused:
+                    self._under_way.discard(tag.name)
+                    self._take(refused[tag])
+                    continue
+                key = self._key and f"{self._key}:{tag.line}"
+                yield tag, Delivery.of_upsert(envelope, key) if self._is_upsert else envelope
+
+    def _read_line(self, number: int, line: bytes) -> Envelope | None:
+        """Read a line; None for one that has its receipt already."""
+        try:
+            envelope = self._check(line)
+        except InvalidEnvelope as exc:
+            self._spool.write({"line": number, "outcome": "rejected", "field": exc.field, "reason": exc.problem})
+            return None
+        tag = _Tag(number, envelope.kind, envelope.id, envelope.is_due(datetime.now(UTC)))
+        if not self._is_upsert and tag.name in self._under_way:  # the earlier line is the one that counts
+            self._take(Receipt(tag, "", StartOutcome.ALREADY_RUNNING))
+            return None
+        self._under_way.add(tag.name)
+        return envelope
+
+    async def _refuse_foreign(self, tags: Collection[_Tag]) -> dict[_Tag, Receipt[_Tag]]:
+        """Give receipts for messages of other tenants, as if there were none, and for those nobody tells of now."""
+        if self._access.tenants is None:
+            return {}
+        room = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
+
+        async def look(tag: _Tag) -> Receipt[_Tag] | None:
             try:
-                envelope = self._check(line)
-            except InvalidEnvelope as exc:
-                self._spool.write({"line": number, "outcome": "rejected", "field": exc.field, "reason": exc.problem})
-                continue
-            tag = _Tag(number, envelope.kind, envelope.id, envelope.is_due(datetime.now(UTC)))
-            if not self._is_upsert and tag.name in self._under_way:  # the earlier line is the one that counts
-                self._take(Receipt(tag, "", StartOutcome.ALREADY_RUNNING))
-                continue
-            self._under_way.add(tag.name)
-            key = self._key and f"{self._key}:{number}"
-            yield tag, Delivery.of_upsert(envelope, key) if self._is_upsert else envelope
+                async with room:
+                    await check_owner(self._request, tag.kind, tag.id, is_new_fine=self._is_upsert)
+            except MessageNotFound as exc:
+                return Receipt(tag, "", StartOutcome.REJECTED, reason=str(exc))
+            except RetryLater as exc:
+                return Receipt(tag, "", StartOutcome.FAILED, reason=str(exc))
+            return None
+
+        found = await asyncio.gather(*map(look, tags))
+        return {receipt.tag: receipt for receipt in found if receipt is not None}
 
     def _check(self, line: bytes) -> Envelope:
         envelope = parse_envelope(line, self._rules)
@@ -202,7 +246,8 @@ class BulkStream:
             raise InvalidEnvelope("id", "is that of an earlier line, still under way; send it again afterwards")
         return envelope
 
-    async def _read_lines(self) -> AsyncIterator[bytes]:
+    async def _read_lines(self) -> AsyncIterator[list[bytes]]:
+        """Give the lines as they come, those of one part of the body together."""
         rest = b""
         parts = aiter(self._request.stream())
         while True:
@@ -216,13 +261,12 @@ class BulkStream:
                 self._problem = Problem(HTTPStatus.REQUEST_TIMEOUT, sentence)
                 return
             *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                yield line
+            yield lines
             if len(rest) > self._line_max_bytes:
                 sentence = f"a line has more than {self._line_max_bytes} bytes; the lines from it on were not read"
                 self._problem = Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
                 return
-        yield rest
+        yield [rest]
 
 
 def _check_access(access: Access, envelope: Envelope) -> None:

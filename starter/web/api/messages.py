@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from activities.registry import envelope_rules
-from shared.errors import PackNotServed, StandsStill
+from shared.errors import MessageAlive, PackNotServed, StandsStill
 from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.placement import workflow_id
@@ -32,7 +32,6 @@ from starter.web.documents import answer, find_api
 from starter.web.problems import Problem
 from starter.web.requests import (
     check_owner,
-    check_tenant,
     find_access,
     read_flag,
     read_moment,
@@ -105,6 +104,9 @@ async def start_message(request: Request) -> Response:
     read_query(request, ())
     try:
         return _answer_receipt(envelope, await api.control.start(envelope))
+    except MessageAlive:
+        await check_owner(request, envelope.kind, envelope.id)
+        raise
     except PackNotServed as exc:
         return _answer_kept(envelope.kind, envelope.id, exc, is_due_now=envelope.is_due(datetime.now(UTC)))
 
@@ -117,7 +119,8 @@ async def upsert_message(request: Request) -> Response:
         "if_version": read_number(query, "if_version", None, 0, VERSION_MAX),
         "if_due_before": read_moment(query, "if_due_before"),
     }
-    await check_owner(request, envelope.kind, envelope.id, is_new_fine=True)
+    is_unconditional = all(condition is None for condition in conditions.values())
+    await check_owner(request, envelope.kind, envelope.id, is_new_fine=is_unconditional)
     try:
         return _answer_receipt(envelope, await api.control.upsert(envelope, **conditions))
     except PackNotServed as exc:
@@ -130,8 +133,9 @@ async def show_message(request: Request) -> Response:
     query = read_query(request, ("payload", "wait"))
     has_payload = read_flag(query, "payload", True)
     seconds = read_number(query, "wait", 0, 0, WAIT_SECONDS_MAX) or 0
+    await check_owner(request, kind, message_id)
     view = await api.control.show(kind, message_id, wait=timedelta(seconds=seconds))
-    check_tenant(request, view.status)
+    await check_owner(request, kind, message_id)  # it may have ended meanwhile, and been started by somebody else
     document = to_document(view)
     hidden = ("web_ui",) if has_payload else ("web_ui", "payload", "result")
     return answer({name: value for name, value in document.items() if name not in hidden})

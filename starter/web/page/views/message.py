@@ -24,7 +24,7 @@ from starter.web.page.operations_page import find_page
 from starter.web.page.snapshot import DEADLINE_SECONDS
 from starter.web.page.template import message_path, redirect, render
 from starter.web.problems import Problem
-from starter.web.requests import check_owner, check_tenant, read_flag, read_name, read_part, read_query
+from starter.web.requests import check_owner, read_flag, read_name, read_part, read_query
 from starter.web.verbs import read_verb
 
 VERBS = {
@@ -51,11 +51,11 @@ async def show_message(request: Request) -> Response:
     has_payload = read_flag(read_query(request, ("payload",)), "payload", False)
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
+            await check_owner(request, kind, message_id)
             view = await api.control.show(kind, message_id)
     except TimeoutError as exc:
         sentence = f"{workflow_id(kind, message_id)}: nothing came within {DEADLINE_SECONDS:g} s; look again in a while"
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence) from exc
-    check_tenant(request, view.status)
     document = to_document(view)
     ui = find_page(request).ui_address
     return render(
