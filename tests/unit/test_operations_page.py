@@ -147,6 +147,25 @@ def test_parked_messages_are_grouped_by_reason() -> None:
     assert not ParkedSelection(reason="410").keeps(park("status 404"))
 
 
+def test_a_group_of_reasons_with_values_of_their_own_shows_one_as_example() -> None:
+    """Its reason, as a filter, selects the messages of the group and no others."""
+    messages = [park(f"order {n} has no address") for n in range(40)] + [park("order book is full")]
+    group, other = group_by_reason(messages)
+    filtered = ParkedSelection(reason=group.reason)
+
+    assert (group.reason, group.count, group.example) == ("order … has no address", 40, "order 0 has no address")
+    assert (other.reason, other.count, other.example) == ("order book is full", 1, "order book is full")
+    assert [message for message in messages if filtered.keeps(message)] == messages[:40]
+
+
+def test_the_overview_names_the_groups_of_reasons() -> None:
+    """And not as many reasons as there are messages."""
+    parked = MessagePage([park(f"sent {n}, no answer") for n in range(40)])
+    (found,) = find_concerns([], {"parked": MessageCount(40)}, parked, {}, None)
+
+    assert found.sentence == "40 messages parked: sent …, no answer (40)"
+
+
 def test_addresses_are_quoted_and_moments_have_their_exact_time() -> None:
     """Whatever an id holds."""
     assert message_path("feed", "a/b:c?d", "stop") == "/messages/feed/a%2Fb%3Ac%3Fd/stop"

@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 def _add_filter(parser: CommandParser) -> None:
     add = parser.add_argument_group("filter").add_argument
     add("--kind", help="messages of this kind")
-    add("--reason", metavar="TEXT", help="parked for a reason that holds this text")
+    add("--reason", metavar="TEXT", help="parked for a reason that holds this text; … in it stands for any text")
     add("--older-than", **DURATION, help="parked longer ago than this, for example 2d")
 
 

@@ -32,6 +32,7 @@ from starter.insight.due_counts import count_packed, count_solo
 from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection, quote
+from starter.steering.status.reasons import group_reasons
 
 CHECK_SECONDS = 10.0
 HEALTH_TIMEOUT = timedelta(seconds=3)
@@ -149,7 +150,8 @@ class BoardReader:
 
     async def _read_parked(self) -> Counter[str]:
         parked = replace(self._selection, state="parked")
-        return Counter([listed.parked_reason async for listed in self._control.list(parked, PARKED_READ)])
+        listing = self._control.list(parked, PARKED_READ)
+        return Counter(group_reasons([listed.parked_reason async for listed in listing]))
 
     async def _read_gates(self) -> dict[str, GateClosure]:
         return await GateControl(self._client, self._settings).fetch(time.time())

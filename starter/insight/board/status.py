@@ -43,7 +43,7 @@ class BoardStatus:
     gone: Mapping[str, float] = field(default_factory=dict[str, float])
     """Workers that did not stop in good order, with the moment of their last heartbeat."""
     parked: Sequence[tuple[str, int]] = ()
-    """Reasons of parked messages, the most frequent first, with how many of those looked at have it."""
+    """Groups of reasons of parked messages, the most frequent first, with how many of those looked at have them."""
     counts: Mapping[str, StateCounts] = field(default_factory=dict[str, StateCounts])
     """By kind, and of all kinds together as ALL_KINDS."""
     lanes: Mapping[str, LaneStatus] = field(default_factory=dict[str, LaneStatus])

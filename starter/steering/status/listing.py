@@ -9,6 +9,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, W
 
 from shared.messages.placement import identity_of
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
+from starter.steering.status.reasons import holds
 
 ENDED_OTHERWISE = {
     WorkflowExecutionStatus.FAILED: "failed",
@@ -53,14 +54,14 @@ class ParkedSelection:
     """Which parked messages are meant; None stands for all."""
 
     reason: str | None = None
-    """Text that the reason for which they were parked holds."""
+    """Text that the reason for which they were parked holds, with "…" for any text in between."""
     before: datetime | None = None
     """They were parked before then."""
 
     def keeps(self, listed: ListedMessage) -> bool:
         """Whether a parked message is meant."""
         is_old = self.before is None or (listed.parked_at is not None and listed.parked_at < self.before)
-        return is_old and (self.reason is None or self.reason in listed.parked_reason)
+        return is_old and (self.reason is None or holds(listed.parked_reason, self.reason))
 
 
 def describe_left_out(sentences: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from starter.insight.doctor.lanes import LaneWorkers
 from starter.insight.forecast import Forecast
 from starter.local.terminal import plural
 from starter.steering.pages import MessagePage
+from starter.steering.status.reasons import group_reasons
 from starter.steering.stored.memo_counts import MessageCount, explain_counts
 from starter.web.page.operations_page import HOURS, OperationsPage, find_page
 from starter.web.page.plot import plot_forecast
@@ -125,7 +126,8 @@ def find_concerns(
 
 def _describe_parked(counts: Mapping[str, MessageCount] | None, parked: MessagePage | None) -> Iterator[Finding]:
     count = counts["parked"] if counts else None
-    reasons = Counter(message.parked_reason for message in parked.messages) if parked else Counter[str]()
+    listed = parked.messages if parked else ()
+    reasons = Counter(group_reasons([message.parked_reason for message in listed]))
     if not reasons and not (count and count.number):
         return
     number = count if count and count.number else MessageCount(reasons.total(), parked is None or not parked.cursor)

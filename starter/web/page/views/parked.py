@@ -14,6 +14,7 @@ from shared.messages.timespan import parse_duration
 from starter.local.terminal import plural
 from starter.steering.selection import Selection
 from starter.steering.status.listing import ListedMessage, ParkedSelection, describe_left_out
+from starter.steering.status.reasons import group_reasons
 from starter.web.documents import find_api
 from starter.web.page.form import read_form, read_verb
 from starter.web.page.operations_page import GROUPED_MAX, find_page
@@ -29,6 +30,7 @@ VERBS = {
     "drop": ("Drop", "dropped while parked", "They end for good."),
 }
 SHOWN = 100
+GROUPS_SHOWN = 30
 COUNT_MAX = 10_000
 """Messages that are counted before a person confirms; whatever matches beyond is meant, too."""
 BEGUN_SECONDS = 2.0
@@ -37,9 +39,10 @@ BEGUN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ReasonGroup:
-    """Messages that were parked for one reason."""
+    """Messages that were parked for one reason, or for reasons with the same words; `example` is one of these."""
 
     reason: str
+    example: str
     count: int
     kinds: Sequence[str]
     first: datetime | None
@@ -56,10 +59,12 @@ async def show_parked(request: Request) -> Response:
     found = listed.value
     messages = [message for message in found.messages if kept.keeps(message)] if found else []
     filters = {name: query[name] for name in FILTERS if name in query}
+    groups = group_by_reason(messages)
     return render(
         request,
         "parked.html",
-        groups=group_by_reason(messages),
+        groups=groups[:GROUPS_SHOWN],
+        other_groups=groups[GROUPS_SHOWN:],
         messages=messages[:SHOWN],
         read=len(found.messages) if found else 0,
         shown=SHOWN,
@@ -87,13 +92,15 @@ def read_filter(query: Mapping[str, str]) -> tuple[Selection, ParkedSelection]:
 
 
 def group_by_reason(messages: Sequence[ListedMessage]) -> list[ReasonGroup]:
-    """Group messages by the reason for which they were parked, the most frequent first."""
+    """Group messages by the words of the reason for which they were parked, the most frequent first."""
     groups = defaultdict[str, list[ListedMessage]](list)
-    for message in messages:
-        groups[message.parked_reason].append(message)
+    reasons = group_reasons([message.parked_reason for message in messages])
+    for reason, message in zip(reasons, messages, strict=True):
+        groups[reason].append(message)
     found = [
         ReasonGroup(
             reason=reason,
+            example=group[0].parked_reason,
             count=len(group),
             kinds=sorted({message.kind for message in group}),
             first=min((m.parked_at for m in group if m.parked_at), default=None),
