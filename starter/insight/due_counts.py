@@ -1,23 +1,29 @@
 """Due counts: how many messages are due before some times, from the index, and from the packs or their memos."""
 
 import asyncio
+import bisect
 import contextlib
 import itertools
+import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from temporalio.client import Client
 
 from shared.errors import PackNotServed
+from shared.keepers.gates import KIND_GATE, LANE_GATE, GateClosure, implicit_gates
 from shared.messages.placement import Layout
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Packs
 from starter.steering.selection import Selection
 
 ALL = Selection()
+
+GATED_KINDS_MAX = 20
+"""Kinds with a closed gate of which the index is asked, five times a second."""
 
 INDEX_PAUSE_SECONDS = 0.2
 """Between two queries of the index: a server allows ten a second in a namespace, for all clients together."""
@@ -61,6 +67,82 @@ async def count_solo(client: Client, selection: Selection, edges: Sequence[float
 
     await split(-1, 0, len(edges) - 1, await _count_in_index(client, selection, edges[-1]))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class DueGroup:
+    """Messages of a kind on a lane, or of all kinds of the lane without a group of their own; `due` by interval."""
+
+    kind: str
+    lane: str
+    due: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedGroup:
+    """A group as its gate lets it run: `gated` are due before `gate` opens, and count as due only then."""
+
+    due: Mapping[int, int]
+    gate: str = ""
+    gated: int = 0
+
+
+async def count_solo_groups(
+    client: Client, lanes: Sequence[str], kinds: Collection[str], edges: Sequence[float], of_kind: str = ""
+) -> list[DueGroup]:
+    """Count active messages by lane, those of the given kinds apart from the others, or those `of_kind` alone.
+
+    Raises RetryLater while the server does not answer.
+    """
+    groups = list[DueGroup]()
+    for lane in lanes:
+        selection = Selection(kind=of_kind or None, lane=lane, state="active")
+        others = Counter(await count_solo(client, selection, edges))
+        for kind in kinds:
+            due = await count_solo(client, Selection(kind=kind, lane=lane, state="active"), edges)
+            groups.append(DueGroup(kind, lane, due))
+            others -= Counter(due)
+        groups.append(DueGroup(of_kind, lane, others))
+    return groups
+
+
+async def find_gated_kinds(client: Client, closings: Mapping[str, GateClosure], due_before: float) -> list[str]:
+    """Name the kinds with a closed gate and messages with workflows of their own; raises RetryLater."""
+    gated = sorted(gate.removeprefix(KIND_GATE) for gate in closings if gate.startswith(KIND_GATE))
+    return [
+        kind
+        for kind in gated[:GATED_KINDS_MAX]
+        if await _count_in_index(client, Selection(kind=kind, state="active"), due_before)
+    ]
+
+
+def add_openings(edges: Sequence[float], closings: Mapping[str, GateClosure]) -> list[float]:
+    """Add to the rising edges the moments before the last of them at which gates of kinds and lanes open."""
+    openings = {_find_opening(closing) for gate, closing in closings.items() if is_countable(gate)}
+    return sorted({*edges, *(moment for moment in openings if moment < edges[-1])})
+
+
+def is_countable(gate: str) -> bool:
+    """Whether messages can be counted by a gate: only they themselves know of others whether they need them."""
+    return gate.startswith((KIND_GATE, LANE_GATE))
+
+
+def hold_at_gate(group: DueGroup, edges: Sequence[float], closings: Mapping[str, GateClosure]) -> GatedGroup:
+    """Hold what is due before the gate of its kind or lane opens until then; after the last edge it is due no more."""
+    needed = [gate for gate in implicit_gates(group.kind, group.lane, "") if gate in closings]
+    if not needed:
+        return GatedGroup(group.due)
+    gate = max(needed, key=lambda each: _find_opening(closings[each]))
+    opening = bisect.bisect_right(edges, _find_opening(closings[gate]))
+    gated = sum(count for n, count in group.due.items() if n < opening)
+    due = Counter({n: count for n, count in group.due.items() if n >= opening})
+    if opening < len(edges):
+        due[opening] += gated
+    return GatedGroup(due, gate, gated)
+
+
+def _find_opening(closing: GateClosure) -> float:
+    return math.inf if closing.lasts_for_good else closing.opens_at
 
 
 async def _count_in_index(client: Client, selection: Selection, due_before: float) -> int:

@@ -1,5 +1,6 @@
 """Forecast: how many messages are due when, how many their lanes can run, and where a lane is overloaded."""
 
+import bisect
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -12,12 +13,22 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.idle.capacity import Capacity
-from shared.keepers.gates import GateClosure, pick_implicit
+from shared.keepers.gates import LANE_GATE, GateClosure
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_exact, format_moment, format_seconds
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
-from starter.insight.due_counts import PackDueCounts, count_packed, count_solo
+from starter.insight.due_counts import (
+    DueGroup,
+    PackDueCounts,
+    add_openings,
+    count_packed,
+    count_solo,
+    count_solo_groups,
+    find_gated_kinds,
+    hold_at_gate,
+    is_countable,
+)
 from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
@@ -73,8 +84,8 @@ class Overload:
 class Forecast:
     """Due messages by group and interval: interval n lies between the edges n and n + 1 (seconds since the epoch).
 
-    The first interval includes overdue messages. Each message counts once, when it is due next; paused and parked
-    messages do not count.
+    The first interval includes overdue messages. Each message counts once, when it is due next, or when the closed gate
+    of its kind or lane opens; paused and parked messages do not count.
     """
 
     edges: Sequence[float]
@@ -85,7 +96,18 @@ class Forecast:
     packed: PackDueCounts
     overloads: Sequence[Overload] = field(default_factory=tuple[Overload, ...])
     gates: Mapping[str, GateClosure] = field(default_factory=dict[str, GateClosure])
-    """Closed gates of kinds, lanes and tenants: what is counted as due waits there for longer."""
+    """Closed gates; messages that need one which is not countable count as due, although they wait there."""
+    gated: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """By lane and closed gate of a kind or lane: messages due before it opens. They count as due when it does."""
+
+    def count_gated(self, *, lane: str | None = None, gate: str | None = None) -> int:
+        """Give how many messages are due before their gate opens, on a lane or at a gate."""
+        return sum(
+            count
+            for lane_held, by_gate in self.gated.items()
+            for gate_held, count in by_gate.items()
+            if lane in (None, lane_held) and gate in (None, gate_held)
+        )
 
     def to_document(self) -> dict[str, Any]:
         """Give it as an object for JSON."""
@@ -102,7 +124,11 @@ class Forecast:
             "oldest_count_seconds": round(self.packed.age) if self.packed.is_about else None,
             "packs_not_counted": self.packed.uncounted,
             "kinds_not_asked": list(self.packed.silent),
-            "closed_gates": [closing.to_document(gate) for gate, closing in self.gates.items()],
+            "held_at_gates": {lane: self.count_gated(lane=lane) for lane in self.lanes},
+            "closed_gates": [
+                closing.to_document(gate) | {"held": self.count_gated(gate=gate) if is_countable(gate) else None}
+                for gate, closing in self.gates.items()
+            ],
             "warnings": [
                 {
                     "lane": overload.lane,
@@ -137,15 +163,31 @@ async def make_forecast(
     RetryLater while the server does not answer.
     """
     edges = choose_edges(begin, horizon)
-    packed = await count_packed(Packs(client, settings), edges[1:], sample, is_exact=is_exact)
+    gates = await GateControl(client, settings).fetch(begin)
+    ends = add_openings(edges[1:], gates)
+    packed = await count_packed(Packs(client, settings), ends, sample, is_exact=is_exact)
+    groups = [DueGroup(kind, lane, due) for (kind, lane), due in packed.due.items()]
+
+    apart = {*await find_gated_kinds(client, gates, edges[-1])}
+    if any(gate.startswith(LANE_GATE) for gate in gates):  # then what is due of a kind depends on the lane
+        apart.update(kinds or ())
+    groups += await count_solo_groups(client, [*LANES], sorted(apart), ends)
+
     by_lane, by_kind = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
-    for (kind, lane), due in packed.due.items():
-        by_lane[lane].update(due)
-        by_kind[kind].update(due)
-    for lane in LANES:
-        by_lane[lane].update(await count_solo(client, Selection(lane=lane, state="active"), edges[1:]))
-    for kind in kinds or ():
-        by_kind[kind].update(await count_solo(client, Selection(kind=kind, state="active"), edges[1:]))
+    gated = defaultdict[str, Counter[str]](Counter)
+    for group in groups:
+        held = hold_at_gate(group, ends, gates)
+        due = _to_intervals(held.due, ends, edges)
+        by_lane[group.lane].update(due)
+        if held.gated:
+            gated[group.lane][held.gate] += held.gated
+        if group.kind:
+            by_kind[group.kind].update(due)
+
+    for kind in {*(kinds or ())} - apart:
+        counts = await count_solo(client, Selection(kind=kind, state="active"), ends)
+        by_kind[kind].update(_to_intervals(counts, ends, edges))
+
     lanes = {lane: _to_list(by_lane[lane], edges) for lane in LANES}
     capacity = {lane: await find_capacity(client, settings, lane, given or {}) for lane in LANES}
     overloads = (find_overload(lane, edges, lanes[lane], capacity[lane]) for lane in LANES)
@@ -156,8 +198,17 @@ async def make_forecast(
         capacity=capacity,
         packed=packed,
         overloads=tuple(overload for overload in overloads if overload),
-        gates=pick_implicit(await GateControl(client, settings).fetch(begin)),
+        gates=gates,
+        gated=gated,
     )
+
+
+def _to_intervals(counts: Mapping[int, int], ends: Sequence[float], edges: Sequence[float]) -> Counter[int]:
+    """Give counts by interval of a forecast, of which some are divided by the opening of a gate."""
+    found = Counter[int]()
+    for n, count in counts.items():
+        found[bisect.bisect_left(edges, ends[n], lo=1) - 1] += count
+    return found
 
 
 def _group_by_kind(

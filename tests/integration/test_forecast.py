@@ -13,19 +13,24 @@ from temporalio.client import Client
 
 from activities import Again, Context, Message, handler
 from activities.idle.capacity import Capacity
+from shared.keepers.gates import GateClosure
 from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
+from shared.messages.timespan import HORIZON
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
-from starter.insight.forecast import OTHER_KINDS, find_capacity, make_forecast
+from starter.insight.board.reader import BoardReader
+from starter.insight.forecast import OTHER_KINDS, Forecast, find_capacity, make_forecast
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
+from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
+from tests.subjects import declare
 from worker.lanes.measurements import LEAST_PER_SECOND
 from worker.main import HEARTBEAT
 
@@ -106,6 +111,77 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
     assert (found.packed.packs, found.packed.asked, sampled.packed.asked) == (10, 10, 5)
     all_due, by_sample = sum(map(sum, found.lanes.values())), sum(map(sum, sampled.lanes.values()))
     assert 0.9 < by_sample / all_due < 1.1, "half of the packs stand for all"
+
+
+async def test_what_a_closed_gate_holds_is_counted_apart_and_is_due_when_it_opens(
+    quiet: Client, settings: Settings, kind: str, encoding: str
+) -> None:
+    """Of a kind or a lane, in the forecast and on the board; what comes later, and others, are due in time."""
+    other, encodings, begin = f"{kind}-other", declare(encoding, kind), time.time()
+    due = {kind: (600.0, 1200.0, 3000.0, 5 * HOUR), other: (1800.0, 4 * HOUR)}
+    gates, control = GateControl(quiet, settings), Control(quiet, settings)
+
+    @handler(kind, encoding=encodings.get(kind))
+    async def sleep(message: Message, ctx: Context) -> Again:
+        raise AssertionError  # none is due while the test runs
+
+    async def foresee(by_kind: bool = False) -> Forecast:  # noqa: FBT001, FBT002 — what the command's option says
+        kinds = [kind, other] if by_kind else None
+        return await make_forecast(quiet, settings, time.time(), timedelta(hours=6), kinds=kinds)
+
+    async def close(gate: str, duration: timedelta) -> None:
+        closure = GateClosure.lasting(duration, "down")
+        await gates.close(gate, closure)
+        await wait_until(lambda: is_told(gate, closure.opens_at), "it is known to be closed until then")
+
+    async def is_told(gate: str, opens_at: float) -> bool:
+        closures = await gates.fetch(time.time())
+        return gate in closures and closures[gate].opens_at == opens_at
+
+    async def are_open() -> bool:
+        return not await gates.fetch(time.time())
+
+    def name_hours(found: Forecast, group: str) -> list[int]:
+        moments = [found.edges[n] for n, count in enumerate(found.due.get(group, ())) for _ in range(count)]
+        return [max(0, round((moment - begin) / HOUR)) for moment in moments]
+
+    async with serving(quiet, settings, sleep, lanes=("short",)):
+        starter = BulkStarter(quiet, settings, encodings=encodings)
+        envelopes = [
+            Envelope(kind=each, id=f"m{n}", lane="short", scheduled_at=datetime.fromtimestamp(begin + after, UTC))
+            for each, afters in due.items()
+            for n, after in enumerate(afters)
+        ]
+        assert len([None async for _ in starter.start_all((None, each) for each in envelopes)]) == 6
+
+        async def are_counted() -> bool:
+            return await control.count(Selection(state="active")) == 6 and sum((await foresee()).lanes["short"]) == 6
+
+        await wait_until(are_counted, "the index has all")
+        await close(f"kind:{kind}", timedelta(hours=2))
+        for_a_while, by_kind = await foresee(), await foresee(by_kind=True)
+        await close(f"kind:{kind}", HORIZON)
+        for_good = await foresee()
+        reader = BoardReader(quiet, settings, Selection(), 1.0)
+        await reader.read_once()
+        board = reader.status()
+        await close("lane:short", HORIZON)
+        of_lane = await foresee(by_kind=True)
+        await gates.open(f"kind:{kind}")
+        await gates.open("lane:short")
+        await wait_until(are_open, "both are open")
+        opened = await foresee()
+
+    assert (for_a_while.gated, name_hours(by_kind, kind)) == ({"short": {f"kind:{kind}": 3}}, [2, 2, 2, 5])
+    assert name_hours(by_kind, other) == [0, 4]
+    assert sum(for_a_while.lanes["short"]) == 6
+    assert (for_good.gated, sum(for_good.lanes["short"])) == ({"short": {f"kind:{kind}": 4}}, 2)
+    assert (board.gated, sum(board.due.values())) == (4, 2)
+    assert (of_lane.count_gated(lane="short"), sum(of_lane.lanes["short"]), of_lane.due) == (6, 0, {})
+    assert (opened.gated, sum(opened.lanes["short"])) == ({}, 6)
+    document = for_good.to_document()
+    assert document["held_at_gates"] == {"short": 4, "medium": 0, "long": 0}
+    assert [(each["gate"], each["held"]) for each in document["closed_gates"]] == [(f"kind:{kind}", 4)]
 
 
 async def test_a_worker_that_has_been_busy_tells_what_it_can_do(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,16 @@ def test_what_is_wrong_comes_first_and_what_is_fine_not_at_all() -> None:
     assert "3 messages parked; most often: status 404 (2), status 410 (1)" in sentences
     assert "1 gate closed (host:a: busy)" in sentences
     assert "more is due than" in sentences
+
+
+def test_what_closed_gates_hold_is_a_count_of_its_own() -> None:
+    """In the sentence about the gates, for all lanes together."""
+    gates = {"kind:a": GateClosure(0, 1, "down")}
+    held = replace(foresee([0, 0, 0], 1.0), gates=gates, gated={"short": {"kind:a": 40}, "long": {"kind:a": 2}})
+    (found,) = find_concerns([], {"parked": MessageCount(0)}, NOTHING, gates, held)
+
+    assert found.sentence == "1 gate closed (kind:a: down); 42 messages held"
+    assert (held.count_gated(lane="short"), held.count_gated(gate="kind:a"), held.count_gated()) == (40, 42, 42)
 
 
 def test_without_anything_wrong_there_is_no_concern() -> None:

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from starter.insight.forecast import Forecast, LaneCapacity
 
 HOURS, HOURS_MAX = 24.0, 24 * 366.0
+GATES_SHOWN = 3
 
 EPILOG = """\
 Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue counts
-in the first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity
+in the first interval; what is paused or parked does not count, and what is held at the closed gate of its kind or lane
+counts when that opens. Beside each count stands how much of the lane's capacity
 it is: the most that its workers have done a second so far, in ten seconds on end, so it is at least that. Say what you
 know better with --capacity. The index is asked five times a second at most: a day full of messages takes some fifteen
 seconds. Up to 200 packs are asked when their messages are due; more, and those that no worker serves, are counted
@@ -117,10 +119,24 @@ def _print(found: "Forecast", *, is_by_lane: bool) -> None:
         echo_err(f"{plural(packed.asked, 'pack')} of {packed.packs:,} stand for all; --sample 0 asks every one")
     for kind in packed.silent:
         echo_err(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
-    for gate, closing in found.gates.items():
-        echo_err(f"warning: {closing.describe(gate, time.time())}; its messages count above, and wait")
+    _print_gates(found)
     for overload in found.overloads:
         echo_err(f"warning: {overload.describe(found.edges)}")
+
+
+def _print_gates(found: "Forecast") -> None:
+    from starter.insight.due_counts import is_countable
+
+    uncounted = [gate for gate in found.gates if not is_countable(gate)]
+    for gate, closing in found.gates.items():
+        if is_countable(gate):
+            gated = plural(found.count_gated(gate=gate), "message")
+            echo_err(f"warning: {closing.describe(gate, time.time())}; {gated} held there, due when it opens")
+    for gate in uncounted[:GATES_SHOWN]:
+        told = found.gates[gate].describe(gate, time.time())
+        echo_err(f"warning: {told}; what needs it counts above, and waits")
+    if len(uncounted) > GATES_SHOWN:
+        echo_err(f"warning: {plural(len(uncounted) - GATES_SHOWN, 'more gate')} closed; see 'dormice gates list'")
 
 
 def _to_cell(count: int, seconds: float, capacity: "LaneCapacity | None") -> str:

@@ -1,11 +1,12 @@
 """Reads what the board shows: its sections, each at its own pace, so that no slow one holds up another."""
 
 import asyncio
+import bisect
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,7 +29,16 @@ from starter.insight.board.status import BoardStatus, LaneStatus, StateCounts
 from starter.insight.doctor.checks import Finding, Severity, run_checks
 from starter.insight.doctor.lanes import Lanes
 from starter.insight.doctor.server import Server
-from starter.insight.due_counts import count_packed, count_solo
+from starter.insight.due_counts import (
+    DueGroup,
+    add_openings,
+    count_packed,
+    count_solo,
+    count_solo_groups,
+    find_gated_kinds,
+    hold_at_gate,
+    is_countable,
+)
 from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection, quote
@@ -60,6 +70,15 @@ NARROWED_MAX = 6
 """How often the stretch in which the next one is looked for is cut to a quarter, until it holds few enough."""
 
 
+@dataclass(frozen=True, slots=True)
+class DueSummary:
+    """How many are due within each stretch, how many are due before their gate opens, and which are due first."""
+
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    gated: int = 0
+    first: Sequence[SleepingWorkflow] = ()
+
+
 class BoardReader:
     """Keeps the status of a selection up to date during `async with reader.reading()`, every `interval` seconds."""
 
@@ -81,7 +100,7 @@ class BoardReader:
         self._rates = Section(self._heartbeats.read, dict[str, float]())
         self._counts = Section(KindCounts(client, self._packs, selection).read, dict[str, StateCounts]())
         self._parked = Section(self._read_parked, Counter[str]())
-        self._due = Section(self._read_due, (dict[str, int](), list[SleepingWorkflow]()), rest=DUE_REST)
+        self._due = Section(self._read_due, DueSummary(), rest=DUE_REST)
         self._gates = Section(self._read_gates, dict[str, GateClosure]())
         self._sections = (
             *(self._health, self._quick, self._slow, self._rates, self._counts),
@@ -112,7 +131,7 @@ class BoardReader:
     def status(self) -> BoardStatus:
         """Give what was read last."""
         faulty = next((section for section in self._sections if section.fault), None)
-        due, next_due = self._due.value
+        due = self._due.value
         found = [*self._quick.value, *self._slow.value]
         return BoardStatus(
             at=time.time(),
@@ -125,8 +144,9 @@ class BoardReader:
             parked=self._parked.value.most_common(REASONS_MAX),
             counts=self._counts.value,
             lanes={lane: self._describe_lane(lane) for lane in self._shown},
-            due=due,
-            next_due=next_due,
+            due=due.counts,
+            gated=due.gated,
+            next_due=due.first,
             gates=self._gates.value,
         )
 
@@ -156,22 +176,43 @@ class BoardReader:
     async def _read_gates(self) -> dict[str, GateClosure]:
         return await GateControl(self._client, self._settings).fetch(time.time())
 
-    async def _read_due(self) -> tuple[dict[str, int], list[SleepingWorkflow]]:
+    async def _read_due(self) -> DueSummary:
         """Count what is due within each stretch, and find what is due next; the nearest ones are not indexed."""
         if self._selection.state not in (None, "active"):
-            return {}, []
+            return DueSummary()
         now = time.time()
-        edges = [now + stretch.total_seconds() for stretch in STRETCHES.values()]
-        active = replace(self._selection, state="active")
+        stretches = [now + stretch.total_seconds() for stretch in STRETCHES.values()]
+        gates = await GateControl(self._client, self._settings).fetch(now)
+        edges, found, gated = add_openings(stretches, gates), Counter[int](), 0
+        for group in await self._count_groups(edges, gates):
+            held = hold_at_gate(group, edges, gates)
+            gated += held.gated
+            for n, count in held.due.items():
+                found[bisect.bisect_left(stretches, edges[n])] += count
+        counts = {name: found[n] for n, name in enumerate(STRETCHES)}
+        return DueSummary(counts, gated, await self._find_next(datetime.fromtimestamp(now, UTC)))
+
+    async def _count_groups(self, edges: Sequence[float], gates: Mapping[str, GateClosure]) -> list[DueGroup]:
+        active, kind = replace(self._selection, state="active"), self._selection.kind
+        if any(map(is_countable, gates)):
+            apart = [] if kind else await find_gated_kinds(self._client, gates, edges[-1])
+            solo = await count_solo_groups(self._client, self._shown, apart, edges, kind or "")
+        else:
+            solo = [DueGroup(kind or "", "", await count_solo(self._client, active, edges))]
+
+        # what has no due time in the index is due soon
         count = (await self._client.count_workflows(active.to_query(), rpc_timeout=CALL_TIMEOUT)).count
-        solo = Counter(await count_solo(self._client, active, edges))
-        solo[0] += max(0, count - solo.total())  # has no due time in the index, so it is due soon
-        packed = await count_packed(self._packs, edges, is_exact=False, selection=Selection(kind=self._selection.kind))
-        for (_, lane), counts in packed.due.items():
-            if self._selection.lane in (None, lane):
-                solo.update(counts)
-        due = {name: solo[n] for n, name in enumerate(STRETCHES)}
-        return due, await self._find_next(datetime.fromtimestamp(now, UTC))
+        soon = max(0, count - sum(sum(group.due.values()) for group in solo))
+        packed = await count_packed(self._packs, edges, is_exact=False, selection=Selection(kind=kind))
+        return [
+            *solo,
+            DueGroup("", "", {0: soon}),
+            *(
+                DueGroup(of, lane, due)
+                for (of, lane), due in packed.due.items()
+                if self._selection.lane in (None, lane)
+            ),
+        ]
 
     async def _find_next(self, now: datetime) -> list[SleepingWorkflow]:
         """Find some of those due first, by a stretch of time that is made shorter until a page holds all in it."""

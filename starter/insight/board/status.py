@@ -49,6 +49,8 @@ class BoardStatus:
     lanes: Mapping[str, LaneStatus] = field(default_factory=dict[str, LaneStatus])
     due: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many are due within each stretch of time, the nearest first."""
+    gated: int = 0
+    """How many are due before the closed gate of their kind or lane opens; they count as due only then."""
     next_due: Sequence[SleepingWorkflow] = ()
     gates: Mapping[str, GateClosure] = field(default_factory=dict[str, GateClosure])
 
@@ -81,6 +83,7 @@ class BoardStatus:
             "lanes": {lane: asdict(status) for lane, status in self.lanes.items()},
             "calls_per_second": self.calls_per_second,
             "due": dict(self.due),
+            "held_at_gates": self.gated,
             "next_due": [{"workflow_id": one.workflow_id, "due_at": one.due_at} for one in self.next_due],
             "gates": [closing.to_document(gate) for gate, closing in self.gates.items()],
         }

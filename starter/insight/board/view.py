@@ -106,8 +106,9 @@ def _draw_due(status: BoardStatus) -> Iterator[RenderableType]:
     if not status.due:
         return
     counts = ", ".join(f"{count:,} {_write_stretch(name)}" for name, count in status.due.items() if count)
+    held = f"; {plural(status.gated, 'message')} held at closed gates" if status.gated else ""
     yield Text()
-    yield Text(f"due   {counts or 'nothing'}")
+    yield Text(f"due   {counts or 'nothing'}{held}")
     if status.next_due:
         first = ", ".join(f"{_name(each)} {describe_distance(each.due_at)}" for each in status.next_due)
         yield Padding(Text(f"next  {clean(first)}"), (0, 0))

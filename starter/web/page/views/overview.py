@@ -89,6 +89,7 @@ async def show_overview(request: Request) -> Response:
         plots=plot_forecast(forecast.value) if forecast.value else [],
         forecast=forecast.value,
         forecast_age=forecast.age,
+        gated=forecast.value.count_gated() if forecast.value else 0,
         about=describe_source(forecast.value),
         hours=hours,
         horizons=HOURS,
@@ -115,8 +116,11 @@ def find_concerns(
     ]
     found += _describe_parked(counts, parked)
     if gates:
+        held = forecast.count_gated() if forecast else 0
+        holding = f"; {plural(held, 'message')} held" if held else ""
         reasons = "; ".join(f"{name}: {closure.reason or 'no reason given'}" for name, closure in [*gates.items()][:3])
-        found.append(Finding(Severity.WARNING, f"{plural(len(gates), 'gate')} closed ({reasons})", check="gates"))
+        seen = f"{plural(len(gates), 'gate')} closed ({reasons}){holding}"
+        found.append(Finding(Severity.WARNING, seen, check="gates"))
     if forecast is not None:
         for overload in forecast.overloads:
             seen, _, remedy = overload.describe(forecast.edges).partition(". ")
@@ -168,6 +172,7 @@ class LaneRow:
     waiting: int
     waits: str
     due: int | None
+    gated: int | None
     capacity: float | None
     level: str
     state: str
@@ -189,6 +194,7 @@ def describe_lanes(
                 waiting=workers.waiting,
                 waits=format_seconds(workers.waits.total_seconds()) if workers.waiting else "",
                 due=sum(forecast.lanes[lane]) if forecast else None,
+                gated=forecast.count_gated(lane=lane) if forecast else None,
                 capacity=forecast.capacity[lane].per_second if forecast else None,
                 level=worst.value,
                 state="fine" if worst is Severity.FINE else "see above",
