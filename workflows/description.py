@@ -21,6 +21,8 @@ def explain_due(state: MessageState) -> str:
     """Say in one sentence why the message is due when it is."""
     if state.ended:
         return f"{state.phase}{_because(state.decisions[-1:])}"
+    if state.asked_stop is not None:
+        return "stopped as soon as its handler has ended" + (f": {state.asked_stop}" if state.asked_stop else "")
     if state.is_parked:
         return f"parked: {state.parked_reason}"
     if state.is_paused:
