@@ -56,8 +56,9 @@ EXIT_AT_ONCE = 130
 START_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
 
+# Time beside the drain before the process is ended by force: for packs to ask for their calls in flight, and after the
+# drain to cancel handlers and hand their messages back. What blocks its process is lost with it, a failed attempt.
 HAND_BACK = timedelta(seconds=15)
-"""Time beside the drain: for packs to ask for their calls in flight, and to cancel handlers and hand back messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ async def run_workers(
         )
         batches = BatchDispatch(dispatch)
         evictions = Evictions()
-        await stack.enter_async_context(_build_calls_worker(client, plan, batches))
+        calls_worker = await stack.enter_async_context(_build_calls_worker(client, plan, batches))
         workers = [
             _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions)
             for lane in plan.lanes
@@ -188,5 +188,6 @@ async def run_workers(
                 task.cancel()
             logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
             await batches.drain()
-            await asyncio.gather(*(worker.shutdown() for worker in workers))
+            # together, or the drain time would pass twice
+            await asyncio.gather(*(worker.shutdown() for worker in [*workers, calls_worker]))
     logger.info("worker stopped", extra={"action": "worker_stopped"})
