@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -44,7 +45,8 @@ class BatchDispatch:
         self._dispatch = dispatch
         self._in_flight = CallsInFlight(CallSlots(dispatch.settings.handlers_at_once))
         self._runs: dict[str, BatchRun] = {}
-        self._awaited: set[str] = set()
+        # how often, by token: the next run of a pack may ask before the question of the last one has ended
+        self._awaited = Counter[str]()
         self._is_draining = False
         self.left_runs = ContinuedRuns()
         self.queue = calls_queue(dispatch.settings.task_queue_prefix, uuid.uuid4().hex)
@@ -101,7 +103,7 @@ class BatchDispatch:
     async def _find_answer(
         self, token: str, lane: str, run: BatchRun, positions: Sequence[int], waiting: Awaitable[None]
     ) -> Any:
-        self._awaited.add(token)
+        self._awaited[token] += 1
         try:
             with beating(LANES[lane].heartbeat_timeout):
                 await waiting
@@ -112,7 +114,9 @@ class BatchDispatch:
                 raise
             await self._hand_back(run)
         finally:
-            self._awaited.discard(token)
+            self._awaited[token] -= 1
+            if not self._awaited[token]:
+                del self._awaited[token]
         return self._answer(token, run, run.give(positions))
 
     async def _hand_back(self, run: BatchRun) -> None:
