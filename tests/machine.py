@@ -31,7 +31,8 @@ MARGIN = 600.0
 LATENESS = MARGIN / 4
 """Seconds within which a worker has come to what it is to do, also on a slow machine."""
 
-CHECK_SECONDS = 25.0
+CHECK_SECONDS = 40.0
+"""How long a message may take to be as expected: a call of a killed worker counts as lost after ten seconds."""
 
 T = TypeVar("T")
 

@@ -39,7 +39,6 @@ async def worker_process(
                 "DORMICE_HANDLERS": handlers,
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
                 "DORMICE_SANDBOX": str(settings.sandbox),
-                "DORMICE_COMPRESS_PACKS": str(settings.compress_packs),
             },
         )
     async with _ending(process):

@@ -203,12 +203,13 @@ async def test_sigterm_lets_a_handler_at_work_finish(
     assert calls(ledger) == [("began", 1), ("done", 1)]
 
 
+@pytest.mark.parametrize("lane", ["short", "medium"])
 async def test_a_handler_that_outlasts_the_drain_time_is_handed_back(
-    run: Run, start: Start, control: Control, ledger: Ledger, gate: Path
+    run: Run, start: Start, *, control: Control, ledger: Ledger, gate: Path, lane: str
 ) -> None:
     """It is cut off and run again by another worker, and that is no failed attempt."""
-    running = run("--lane", "medium", "--processes", "1", "--drain-seconds", "0.5")
-    message = await start("gated", lane="medium", payload={"gate": str(gate)})
+    running = run("--lane", lane, "--processes", "1", "--drain-seconds", "0.5")
+    message = await start("gated", lane=lane, payload={"gate": str(gate)})
     await is_at_work(ledger)
 
     running.process.terminate()
@@ -217,34 +218,12 @@ async def test_a_handler_that_outlasts_the_drain_time_is_handed_back(
     assert calls(ledger) == [("began", 1), ("CancelledError", 1)]
 
     open_gate(gate)
-    run("--lane", "medium", "--processes", "1")
+    run("--lane", lane, "--processes", "1")
 
     assert (await message.result())["result"] == 1
     assert calls(ledger) == [("began", 1), ("CancelledError", 1), ("began", 1), ("done", 1)]
     decisions = (await control.show("gated", message.id.partition(":")[2])).decisions
     assert [decision["what"] for decision in decisions] == ["started", "handed_back", "done"]
-
-
-@pytest.mark.long
-async def test_a_short_lane_handler_that_outlasts_the_drain_time_runs_again(
-    run: Run, start: Start, ledger: Ledger, gate: Path
-) -> None:
-    """Local activities can't be handed back: it dies with its process, which says so, and that is no failed attempt."""
-    running = run("--lane", "short", "--processes", "1", "--drain-seconds", "0")
-    message = await start("gated", payload={"gate": str(gate)})
-    await is_at_work(ledger)
-
-    running.process.terminate()
-
-    assert await running.exit_code() == 1
-    assert "drain time is over and handlers still run" in running.output
-    assert calls(ledger) == [("began", 1)]
-
-    open_gate(gate)
-    run("--lane", "short", "--processes", "1")
-
-    assert (await message.result())["result"] == 1
-    assert calls(ledger) == [("began", 1), ("began", 1), ("done", 1)]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -377,7 +356,10 @@ async def test_sigterm_drains_all_processes(run: Run, start: Start, ledger: Ledg
 async def test_a_killed_child_is_replaced_and_its_messages_go_on(
     run: Run, start: Start, ledger: Ledger, gate: Path
 ) -> None:
-    """SIGKILL of one process of two, then of the other: each is replaced, and what they had at work is run again."""
+    """SIGKILL of one process of two, then of the other: each is replaced, and what they had at work is run again.
+
+    Its handler sees that it is another attempt.
+    """
     running = run("--lane", "short", "--processes", "2", "--health-port", "0")
     await running.until_ready()
     before = running.children
@@ -392,7 +374,7 @@ async def test_a_killed_child_is_replaced_and_its_messages_go_on(
         await running.until_ready()
     open_gate(gate)
 
-    assert [(await message.result())["result"] for message in messages] == [1, 1, 1, 1]
+    assert all((await message.result())["result"] > 1 for message in messages)
 
 
 async def test_children_drain_when_their_parent_is_killed(run: Run, start: Start, ledger: Ledger, gate: Path) -> None:

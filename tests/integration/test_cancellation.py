@@ -189,7 +189,7 @@ async def test_a_pack_goes_on_as_if_nobody_had_cancelled_it(calls: Calls, begin:
     await _replay(slow.handle)
 
 
-LAYOUT = {"lane": "short", "packs": 3, "size": 1000, "coalesce": 60.0, "first_packs": 3}
+LAYOUT = {"lane": "short", "packs": 3, "size": 1000, "coalesce": 60.0}
 
 
 @pytest.mark.usefixtures("calls")

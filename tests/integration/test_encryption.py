@@ -46,10 +46,10 @@ from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.replayer import make_replayer
 from tests.subjects import Subject, declare
+from workflows.guards.signal_handlers import KEY_PATIENCE_SECONDS, NO_KEY
 from workflows.keepers import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
-from workflows.replay.signal_handlers import KEY_PATIENCE_SECONDS, NO_KEY
 
 HOUR = timedelta(hours=1)
 

@@ -25,7 +25,7 @@ from tests.conftest import Begin, Serve, wait_until
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
-LAYOUT = {"lane": "short", "packs": 3, "size": 1000, "coalesce": 60.0, "first_packs": 3}
+LAYOUT = {"lane": "short", "packs": 3, "size": 1000, "coalesce": 60.0}
 
 
 def payload(data: bytes, encoding: bytes = b"json/plain", **metadata: bytes) -> Payload:

@@ -197,17 +197,16 @@ async def test_a_count_misses_no_pack_that_is_just_continuing_as_new(
     assert len(ends.met) == pack.packs
 
 
-async def test_a_pack_is_asked_for_as_long_as_it_is_at_work(
-    settings: Settings, client: Client, serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_pack_answers_while_its_handlers_are_at_work(
+    settings: Settings, client: Client, serve: Serve, kind: str
 ) -> None:
-    """A batch that takes longer than a pack may stand still costs nobody the answer."""
-    monkeypatch.setattr(packs, "PATIENCE_SECONDS", 1.0)
-    at_work = asyncio.Event()
+    """A call that lasts costs nobody the answer."""
+    at_work, is_over = asyncio.Event(), asyncio.Event()
 
     @handler(kind, encoding=PACK, timeout=timedelta(seconds=30))
     async def be_slow(message: Message, ctx: Context) -> Again:
         at_work.set()
-        await asyncio.sleep(12)
+        await is_over.wait()
         return Again(after=timedelta(hours=1))
 
     async with serve(be_slow, lanes=("short",)):
@@ -217,6 +216,8 @@ async def test_a_pack_is_asked_for_as_long_as_it_is_at_work(
 
         found = Control(client, settings).list(Selection(kind=kind))
         assert [listed.id async for listed in found] == ["m0"]
+        assert (await client.get_workflow_handle(pack_workflow_id(kind, 0)).query("overview"))["running"] == 1
+        is_over.set()
 
 
 @pytest.mark.long

@@ -188,9 +188,11 @@ class Messages(MessageMachine):
                 self.worker.start()
         finally:
             self.folder.barrier.unlink()
-        message.apply(asked, self.since(message, begun))
-        message.run(self.since(message, begun))
-        self._apply_all(message, sent, begun)
+        self.run(self._wait_until_heard(message))
+        now = self.since(message, begun)
+        message.apply(asked, now)
+        message.run_steered(sent, now)
+        self._run_due(message, begun)
 
     @rule(message=messages, wrong=st.sampled_from(HARMLESS_INPUTS))
     def send_what_is_wrong(self, message: ExpectedMessage, wrong: tuple[str, list[Payload]]) -> None:
