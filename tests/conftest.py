@@ -188,17 +188,11 @@ def spark() -> "Iterator[SparkSession]":
 
 @pytest.fixture
 def settings() -> Settings:
-    """Settings with task queues of the test's own, no sandbox, as in production, and a short recovery after a kill.
-
-    It is not shorter, for a task that a busy machine lets time out calls its handlers again.
+    """Settings with task queues of the test's own, no sandbox, as in production.
 
     tests/fundamentals, the replays and test_cancellation.py use the sandbox, where a worker starts in half a second.
     """
-    return Settings(
-        task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}",
-        workflow_task_timeout=timedelta(seconds=15),
-        patience=timedelta(seconds=45),
-    )
+    return Settings(task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}", patience=timedelta(seconds=45))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,10 +26,15 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from examples.ledger import Ledger
 from shared.lanes import task_queue
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_workflow_id
+from shared.packs.names import AWAIT_CALLS
 from shared.settings import Settings
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
+from starter.starting.bulk import BulkStarter
 from starter.steering.keepers import IdleControl
 from tests.conftest import Start, wait_until
 from tests.processes import is_gone
@@ -55,6 +61,9 @@ async def wait_for_gate(message: Message, ctx: Context) -> Done:
     while not Path(message.payload["gate"]).exists():
         await asyncio.sleep(0.05)
     return Done(ctx.attempt)
+
+
+wait_packed = handler("gated-packed", timeout=timedelta(seconds=30))(wait_for_gate.function)
 
 
 @handler("dropping")
@@ -226,6 +235,28 @@ async def test_a_handler_that_outlasts_the_drain_time_is_handed_back(
     assert [decision["what"] for decision in decisions] == ["started", "handed_back", "done"]
 
 
+@pytest.mark.long
+async def test_the_drain_time_passes_once(
+    run: Run, start: Start, client: Client, *, settings: Settings, ledger: Ledger, gate: Path
+) -> None:
+    """Handlers that outlast it are handed back together, be their messages packed or not."""
+    running = run("--lane", "short", "--processes", "1", "--drain-seconds", "12")
+    await start("gated", payload={"gate": str(gate)})
+    starter = BulkStarter(client, settings, encodings={"gated-packed": Pack(packs=1)})
+    await starter.start(Envelope(kind="gated-packed", id="a", lane="short", payload={"gate": str(gate)}), None)
+    pack = client.get_workflow_handle(pack_workflow_id("gated-packed", 0))
+
+    async def is_in_flight() -> bool:
+        pending = (await pack.describe()).raw_description.pending_activities
+        return [activity.activity_type.name for activity in pending] == [AWAIT_CALLS]
+
+    await wait_until(is_in_flight, "the pack waits for its call")
+    running.process.terminate()
+
+    assert await running.exit_code() == 0
+    assert Counter(calls(ledger)) == {("began", 1): 2, ("CancelledError", 1): 2}
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_second_signal_ends_everything_at_once(
     run: Run, start: Start, ledger: Ledger, gate: Path, processes: int
@@ -374,7 +405,8 @@ async def test_a_killed_child_is_replaced_and_its_messages_go_on(
         await running.until_ready()
     open_gate(gate)
 
-    assert all((await message.result())["result"] > 1 for message in messages)
+    numbers = [(await message.result())["result"] for message in messages]
+    assert min(numbers) > 1
 
 
 async def test_children_drain_when_their_parent_is_killed(run: Run, start: Start, ledger: Ledger, gate: Path) -> None:

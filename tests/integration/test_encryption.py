@@ -321,7 +321,7 @@ async def _has_failed_task(subject: Subject) -> bool:
 
 
 async def test_a_worker_without_the_key_parks_nothing(stage: Stage) -> None:
-    """On a lane where handlers are activities: the message waits a minute, says why, and no attempt is used up."""
+    """The message waits a minute, says why, and no attempt is used up."""
     prefix, lame = stage.settings.task_queue_prefix, await stage.having()
     queue, runner = task_queue(prefix, "medium"), UnsandboxedWorkflowRunner()
     async with HttpClient(stage.settings) as http:

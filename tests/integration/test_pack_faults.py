@@ -32,7 +32,7 @@ AGAIN_EVERY = 4
 """One message in this number comes back for a second version."""
 MAX_SECONDS = 350.0
 UNSAVED_SECONDS = 5.0
-"""Heartbeats carry outcomes every other second; what was finished longer before a kill than this is safe."""
+"""A batch answers within two seconds of its first outcome; what was finished longer before a kill than this is safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ async def test_twenty_thousand_messages_survive_the_kills(ordeal: Ordeal) -> Non
 
 
 async def test_only_what_a_batch_had_not_finished_runs_again(ordeal: Ordeal) -> None:
-    """What was decided well before its worker died is not repeated, though its batch is."""
+    """What a handler had decided well before its worker died is not repeated, though others of its batch are."""
     twice = ordeal.calls_twice()
     ended = {(e.id, e.version, e.attempt): e.at for e in ordeal.entries if e.what != "began"}
     for (name, version), (first, *_) in twice.items():

@@ -24,7 +24,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Begin, Serve, serving, wait_until
 from tests.processes import worker_process
-from tests.straggling import KIND_VARIABLE
+from tests.straggling import DEADLY, KIND_VARIABLE
 from tests.subjects import Subject, declare
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
@@ -310,3 +310,26 @@ async def test_a_worker_that_drains_lets_its_calls_end(
             assert [(await message.wait_ended())["state"] for message in stragglers] == ["done"] * len(stragglers)
 
     assert attempts(ledger) == {message.id: [1] for message in stragglers}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_a_handler_that_ends_its_process_is_parked_after_its_attempts(
+    server: EmbeddedServer,
+    settings: Settings,
+    begin: Begin,
+    kind: str,
+    *,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each lost call counts as an attempt, on lane short as on any other."""
+    monkeypatch.setenv(KIND_VARIABLE, kind)
+    deadly = await begin(kind, payload=DEADLY)
+    for _ in range(2):
+        async with worker_process(server, settings, "--lane", "short", handlers=HANDLERS) as worker:
+            assert await worker.wait() == 1
+    async with worker_process(server, settings, "--lane", "short", handlers=HANDLERS):
+        await wait_until(lambda: deadly.has(state="parked"), "it is parked")
+
+    assert attempts(ledger) == {deadly.id: [1, 2]}
