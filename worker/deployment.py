@@ -43,11 +43,16 @@ def check_deployment(settings: Settings) -> None:
         raise InvalidSetting(f"build_id: is longer than {NAME_MAX} characters; give a shorter one")
 
 
+def build_arguments(settings: Settings) -> dict[str, Any]:
+    """Return arguments of a `Worker` that gets tasks whatever version is current: a build for people to see."""
+    # the SDK's own build id is a hash of the bytecode of every loaded module
+    return {"build_id": settings.build_id or f"dormice {version('dormice')}"}
+
+
 def version_arguments(settings: Settings) -> dict[str, Any]:
     """Return arguments of `Worker`: a build for people to see, or a version by which the server gives out tasks."""
     if not settings.deployment_name:
-        # the SDK's own build id is a hash of the bytecode of every loaded module
-        return {"build_id": settings.build_id or f"dormice {version('dormice')}"}
+        return build_arguments(settings)
     return {
         "deployment_config": WorkerDeploymentConfig(
             version=WorkerDeploymentVersion(settings.deployment_name, settings.build_id),

@@ -27,7 +27,7 @@ from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
-from worker.deployment import version_arguments, watch_deployment
+from worker.deployment import build_arguments, version_arguments, watch_deployment
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.measurements import measure_overdue, report_throughput
 from worker.lanes.profiles import PROFILES, Profile
@@ -119,7 +119,10 @@ def _build_worker(
 
 
 def _build_calls_worker(client: Client, plan: WorkerPlan, batches: BatchDispatch) -> Worker:
-    """Build the worker on which packs ask for the calls that are in flight in this process."""
+    """Build the worker on which packs ask for the calls that are in flight in this process.
+
+    It belongs to no deployment: the server would give its tasks to the workers of whatever version is current.
+    """
     return Worker(
         _build_client(client),
         task_queue=batches.queue,
@@ -129,7 +132,7 @@ def _build_calls_worker(client: Client, plan: WorkerPlan, batches: BatchDispatch
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=plan.drain,
-        **version_arguments(plan.settings),
+        **build_arguments(plan.settings),
     )
 
 

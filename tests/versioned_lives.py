@@ -1,0 +1,37 @@
+"""Handlers whose messages live through a change of versions; each call notes which build it was in."""
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from activities import Again, Context, Message, Reject, handler
+from examples.ledger import LEDGER_VARIABLE, ledgered
+from tests.subjects import PACK
+
+KIND = os.environ["VERSIONED_KIND"]
+BUILD = os.environ.get("DORMICE_BUILD_ID", "")
+SECOND, HOUR, NONE = timedelta(seconds=1), timedelta(hours=1), timedelta(0)
+
+
+@ledgered
+async def act(message: Message, ctx: Context) -> Again | Reject:
+    """Do what the payload says, and give as the reason which build did it."""
+    lane = None
+    match message.payload:
+        case "reject":
+            return Reject(BUILD)
+        case "sleep":
+            return Again(after=HOUR, tolerance=NONE, reason=BUILD)
+        case "move":
+            lane = "medium" if message.lane == "short" else "short"
+        case "hold":
+            while not Path(os.environ[LEDGER_VARIABLE]).with_suffix(".open").exists():  # noqa: ASYNC110 — the file is another process's
+                await asyncio.sleep(0.05)
+        case _:
+            pass
+    return Again(after=SECOND, tolerance=NONE, lane=lane, reason=BUILD)
+
+
+solo = handler(KIND)(act)
+packed = handler(f"{KIND}-packed", encoding=PACK)(act)
