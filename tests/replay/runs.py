@@ -11,18 +11,6 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory, WorkflowH
 
 from starter.starting.queries import query_or_none
 
-COMMANDS = {
-    EventType.EVENT_TYPE_TIMER_STARTED: "start timer",
-    EventType.EVENT_TYPE_TIMER_CANCELED: "cancel timer",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "schedule activity",
-    EventType.EVENT_TYPE_MARKER_RECORDED: "record marker",
-    EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: "upsert search attributes",
-    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: "upsert memo",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: "continue as new",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "complete",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: "(signalled)",
-}
-
 BUSY = ("asleep", "running", "paused", "parked", "strays")
 """What a pack has that is not at rest."""
 
@@ -52,25 +40,19 @@ async def wait_at_rest(pack: WorkflowHandle[Any, Any], before: dict[str, Workflo
         await asyncio.sleep(0.1)
 
 
+def count_types(events: Iterable[HistoryEvent]) -> Counter[str]:
+    """Count events by the name of their type."""
+    return Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
+
+
 def _is_resting(events: Iterable[HistoryEvent]) -> bool:
     """Tell whether everything that was begun in a run is over, and the run is not."""
-    count = Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
+    count = count_types(events)
     task_ends = sum(count[f"WORKFLOW_TASK_{end}"] for end in ("COMPLETED", "FAILED", "TIMED_OUT"))
+    activity_ends = sum(count[f"ACTIVITY_TASK_{end}"] for end in ("COMPLETED", "FAILED", "TIMED_OUT"))
     return (
         count["WORKFLOW_TASK_SCHEDULED"] == task_ends > 0
         and count["TIMER_STARTED"] == count["TIMER_FIRED"] + count["TIMER_CANCELED"]
-        and count["ACTIVITY_TASK_SCHEDULED"] == count["ACTIVITY_TASK_COMPLETED"]
+        and count["ACTIVITY_TASK_SCHEDULED"] == activity_ends
         and count["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"] == 0
     )
-
-
-def fingerprint(histories: list[WorkflowHistory]) -> list[list[str]]:
-    """Give the commands of every run in order; workflow tasks, whose number varies with timing, are left out."""
-    return [[_name(event) for event in history.events if event.event_type in COMMANDS] for history in histories]
-
-
-def _name(event: HistoryEvent) -> str:
-    name = COMMANDS[event.event_type]
-    if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-        return f"({event.workflow_execution_signaled_event_attributes.signal_name})"
-    return name

@@ -1,19 +1,14 @@
-"""Lives of messages that are recorded once and replayed for ever: each walks through different commands.
+"""Lives of messages and packs on the real server: each walks through other commands, signals, faults and calls.
 
-`python -m tests.replay.scenarios [NAME ...]` runs them on a new embedded server and writes histories and fingerprints.
+All are lived side by side, because most of each is waiting.
 """
 
 import asyncio
 import contextlib
-import json
-import os
-import socket
-import sys
-import tempfile
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
@@ -41,35 +36,29 @@ from shared.messages.signals import (
     write_steering,
 )
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedOptions, run_embedded
-from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
-from tests.replay.runs import fingerprint, follow_runs, wait_at_rest
+from tests.replay.runs import follow_runs, wait_at_rest
 from worker.run import WorkerPlan, run_workers
 
-HERE = Path(__file__).parent
-HISTORIES = HERE / "histories"
-FINGERPRINTS = HERE / "fingerprints.json"
-SETTINGS = Settings(
-    task_queue_prefix="replay",
-    cycles_per_run=2,
-    compress_packs=True,
-    sandbox=True,
-    workflow_task_timeout=timedelta(seconds=10),
-)
-IDLE_RUN = ["record marker"]  # what each run begins with; one that does nothing more shows nothing
+SETTINGS = Settings(task_queue_prefix="replay", cycles_per_run=2, sandbox=True)
 HOUR = timedelta(hours=1)
 QUERY_TIMEOUT = timedelta(seconds=5)
 LOST = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED)  # a query on a busy server, to be asked again
 AWHILE = timedelta(seconds=2)  # more than the second that the server leaves between two runs
 
+OPENINGS: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+"""What calls of the step "wait" wait for, by kind."""
 
-@handler("replay", max_attempts=2, backoff=timedelta(seconds=1))
+
+@handler("replay", max_attempts=2, backoff=timedelta(seconds=1), timeout=timedelta(seconds=28))
 async def act(message: Message, ctx: Context) -> Again | Done | Reject:
     """Do what the payload lists for this version, the last entry for all later ones."""
     steps: list[str] = message.payload
     match steps[min(message.version, len(steps) - 1)]:
         case "again":
+            return Again(after=AWHILE, tolerance=timedelta(0))
+        case "wait":
+            await OPENINGS[message.kind].wait()
             return Again(after=AWHILE, tolerance=timedelta(0))
         case "sleep":
             return Again(after=HOUR, earliest=timedelta(0), tolerance=timedelta(0))
@@ -84,8 +73,6 @@ async def act(message: Message, ctx: Context) -> Again | Done | Reject:
 
 
 PACK = Pack(packs=1, size=50, coalesce=timedelta(0))
-SUFFIXES = ("", "-now", "-again")
-"""Of recorded lives, of those that are compared with them, and of those that are lived a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +180,40 @@ async def pulled(message: Subject) -> None:
     await message.send(Stop())
 
 
+async def steered_at_work(message: Subject) -> None:
+    """Signals come while its handler works; they count once it has ended."""
+    await message.until(state="running")
+    await message.send(Reprioritize(1))
+    await message.send(Pause())
+    await message.send(Revise(["done"]))
+    await message.until(priority=1, revision=1, state="running")
+    OPENINGS[message.kind].set()
+    await message.until(state="paused")
+    await message.send(RunNow())
+    await message.send(Resume())
+
+
+async def in_flight(message: Subject) -> None:
+    """Its pack continues as new while calls are in flight; then they are steered, stopped, and one leaves the pack."""
+    first = (await message.handle.describe()).run_id
+    while True:
+        run_id = (await message.handle.describe()).run_id
+        overview = await message.handle.query("overview", result_type=dict[str, Any])
+        if run_id != first and overview["running"]:
+            break
+        await asyncio.sleep(0.1)
+
+    await message.send(Revise(["done"]))
+    for other, signal in (("b", Stop()), ("c", Pause()), ("d", RunNow())):
+        await replace(message, id=other).send(signal)
+    await message.until(revision=1, state="running")
+    await message.handle.signal("spread", {"packs": 2})
+    OPENINGS[message.kind].set()
+    other = replace(message, id="c")
+    await other.until(state="paused")
+    await other.send(Resume())
+
+
 async def spread(message: Subject) -> None:
     """Another one leaves, because the kind has two packs now."""
     await message.until(version=1)
@@ -212,8 +233,10 @@ LIVES: dict[str, tuple[str, list[str], Life]] = {
     "failing": ("short", ["fail", "done"], loop),
     "parked": ("short", ["reject"], parked),
     "steered": ("short", ["sleep"], steered),
+    "steered_at_work": ("short", ["wait"], steered_at_work),
 }
-MANY = {f"m{n}": ["again", "again", "done"] for n in range(40)}  # enough cycles for another run, and compressed bytes
+MANY = {f"m{n}": ["again", "again", "done"] for n in range(40)}  # enough cycles for another run
+WAITING = {name: ["wait", "done"] for name in "abcde"}  # of two packs, e belongs to the second
 PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_loop": ("short", MANY, loop),
     "pack_loop_medium": ("medium", {"a": ["again", "fail", "done"], "b": ["again", "done"]}, loop),
@@ -222,16 +245,18 @@ PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_steered": ("short", {"a": ["sleep"]}, steered),
     "pack_pulled": ("short", {"a": ["sleep"]}, pulled),
     "pack_joined": ("short", {"a": ["sleep"]}, joined),
+    "pack_in_flight": ("short", WAITING | MANY, in_flight),
     "pack_spread": ("short", {"a": ["sleep"], "e": ["sleep"]}, spread),  # of two packs, e belongs to the second
 }
 
 
-async def live(client: Client, name: str, suffix: str = "") -> list[WorkflowHistory]:
+async def live(client: Client, name: str) -> list[WorkflowHistory]:
     """Let messages live the named life and give the histories of the runs they lived in, first to last."""
     if name in PACK_LIVES:
-        return await _live_packed(client, name, suffix)
+        return await _live_packed(client, name)
+
     lane, steps, life = LIVES[name]
-    message = Subject(client, "replay", name + suffix, lane, is_packed=False)
+    message = Subject(client, f"replay-{name}", "a", lane, is_packed=False)
     run_id = await message.start({message.id: steps})
     histories: dict[str, WorkflowHistory] = {}
     following = asyncio.create_task(follow_runs(message.handle, client, run_id, histories))
@@ -243,9 +268,9 @@ async def live(client: Client, name: str, suffix: str = "") -> list[WorkflowHist
     return list(histories.values())
 
 
-async def _live_packed(client: Client, name: str, suffix: str) -> list[WorkflowHistory]:
+async def _live_packed(client: Client, name: str) -> list[WorkflowHistory]:
     lane, steps, life = PACK_LIVES[name]
-    kind = f"replay-{name}{suffix}"
+    kind = f"replay-{name}"
     message = Subject(client, kind, next(iter(steps)), lane, is_packed=True)
     run_id = await message.start(steps)
     histories: dict[str, WorkflowHistory] = {}
@@ -259,14 +284,12 @@ async def _live_packed(client: Client, name: str, suffix: str) -> list[WorkflowH
         for workflow_id in (layout_workflow_id(kind), *(pack_workflow_id(kind, n) for n in range(2))):
             with contextlib.suppress(RPCError):  # most have one pack
                 await client.get_workflow_handle(workflow_id).terminate()
-    return [*histories.values(), *([last] if fingerprint([last])[0] != IDLE_RUN else [])]
+    return [*histories.values(), last]
 
 
 def _handlers() -> Iterable[Handler]:
-    yield act
-    for name in PACK_LIVES:
-        for suffix in SUFFIXES:
-            yield replace(act, kind=f"replay-{name}{suffix}")
+    for name in (*LIVES, *PACK_LIVES):
+        yield replace(act, kind=f"replay-{name}")
 
 
 async def serve_lives(client: Client, stopping: asyncio.Event) -> None:
@@ -275,32 +298,3 @@ async def serve_lives(client: Client, stopping: asyncio.Event) -> None:
         settings=SETTINGS, registry=Registry(("replay", h) for h in _handlers()), drain=timedelta(seconds=2)
     )
     await run_workers(client, plan, stopping)
-
-
-async def record(names: Iterable[str]) -> None:
-    """Live the named lives on a fresh server and write them down."""
-    HISTORIES.mkdir(exist_ok=True)
-    fingerprints: dict[str, list[list[str]]] = json.loads(FINGERPRINTS.read_text())
-    stopping = asyncio.Event()
-    with tempfile.TemporaryDirectory() as folder:
-        options = EmbeddedOptions(data=Path(folder), port=find_free_port(), ui_port=None, slim=False)
-        async with run_embedded(options) as server:
-            client = await server.connect()
-            serving = asyncio.create_task(serve_lives(client, stopping))
-            try:
-                for name in names:
-                    histories = await live(client, name)
-                    fingerprints[name] = fingerprint(histories)
-                    for number, history in enumerate(histories):
-                        text = history.to_json().replace(f"@{socket.gethostname()}", "@host")
-                        (HISTORIES / f"{name}-{number}.json").write_text(text + "\n")
-            finally:
-                stopping.set()
-                await serving
-    FINGERPRINTS.write_text(json.dumps(fingerprints, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    asyncio.run(record(sys.argv[1:] or (*LIVES, *PACK_LIVES)))
-    sys.stdout.flush()
-    os._exit(0)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300

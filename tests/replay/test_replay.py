@@ -1,10 +1,8 @@
-"""A deploy must not break messages that are asleep: recorded histories replay, and the command sequence is guarded."""
+"""Every run replays its own history: what a worker does again, without what it had in memory, is what was done."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,50 +13,40 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
+from examples.ledger import Ledger
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_workflow_id
+from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
-from tests.replay.runs import fingerprint
-from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
+from starter.steering.stored.stored_pack import StoredPack, read_run
+from tests.claims import check_claims
+from tests.conftest import wait_until
+from tests.processes import worker_process
+from tests.replay.runs import count_types, wait_at_rest
+from tests.replay.scenarios import LIVES, PACK_LIVES, live, serve_lives
 from tests.replayer import make_replayer
+from workflows import pack_workflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
-from workflows.replay.signal_buffer import SignalBuffer
+from workflows.packs.state import PackState
 
-pytestmark = pytest.mark.xdist_group("replay")  # what they share is made once
+pytestmark = [pytest.mark.xdist_group("replay"), pytest.mark.timeout(120)]  # what they share is made once
 
 ALL_LIVES = (*LIVES, *PACK_LIVES)
-RECORDED = sorted(HISTORIES.rglob("*.json"))
-FOUND = HISTORIES / "found"
-BEFORE = HISTORIES / "before-serial"
-"""Recorded when signals that were held back acted all at once, as they still do in what was started then."""
-
-
-def read(path: Path) -> WorkflowHistory:
-    """Read one recorded run."""
-    return WorkflowHistory.from_json("replay:recorded", path.read_text())
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
-async def test_a_recorded_history_replays(path: Path) -> None:
-    """Today's workflow code makes the same decisions that it made when the history was recorded, in the sandbox."""
-    result = await make_replayer(
-        workflows=[MessageWorkflow, PackWorkflow], data_converter=DATA_CONVERTER
-    ).replay_workflow(read(path))
-
-    assert result.replay_failure is None
-
-
-def test_every_life_has_a_recorded_history() -> None:
-    """No scenario is missing from the recordings, and none is left over."""
-    assert {path.stem.rpartition("-")[0] for path in RECORDED if path.parent != FOUND} == set(ALL_LIVES)
+Lives = dict[str, "asyncio.Task[list[WorkflowHistory]]"]
 
 
 @pytest.fixture(scope="module")
-async def lives(client: Client) -> AsyncIterator[dict[str, "asyncio.Task[list[WorkflowHistory]]"]]:
+async def lives(client: Client) -> AsyncIterator[Lives]:
     """All lives, lived side by side: most of each is waiting."""
     stopping = asyncio.Event()
     serving = asyncio.create_task(serve_lives(client, stopping))
-    living = {name: asyncio.create_task(live(client, name, suffix=SUFFIXES[1])) for name in ALL_LIVES}
+    living = {name: asyncio.create_task(live(client, name)) for name in ALL_LIVES}
     yield living
+
     for life in living.values():
         life.cancel()
     await asyncio.gather(*living.values(), return_exceptions=True)
@@ -67,19 +55,88 @@ async def lives(client: Client) -> AsyncIterator[dict[str, "asyncio.Task[list[Wo
 
 
 @pytest.mark.parametrize("name", ALL_LIVES)
-async def test_the_command_sequence_is_the_committed_one(
-    lives: dict[str, "asyncio.Task[list[WorkflowHistory]]"], client: Client, name: str
-) -> None:
-    """A change of what a workflow asks of the server needs `workflow.patched` and a new recording, on purpose."""
-    expected = json.loads(FINGERPRINTS.read_text())[name]
-    lived = fingerprint(await lives[name])
-    if lived != expected:  # a machine that stands still for a second is late for a timer: once more, by itself
-        lived = fingerprint(await live(client, name, suffix=SUFFIXES[2]))
+async def test_each_run_replays_its_own_history(lives: Lives, name: str) -> None:
+    """The workflow code decides again, in the sandbox, as it decided when it lived, whatever came between."""
+    replayer = make_replayer(workflows=[MessageWorkflow, PackWorkflow], data_converter=DATA_CONVERTER)
+    for history in await lives[name]:
+        assert (await replayer.replay_workflow(history)).replay_failure is None
+        assert count_types(history.events)["WORKFLOW_TASK_FAILED"] == _count_refused(history.events)
 
-    assert lived == expected, (
-        "the workflow's commands changed: messages asleep under the old code would fail to replay. Guard the change "
-        "with workflow.patched(), keep the old histories, and record the new ones (tests/replay/README.md)"
-    )
+
+def _count_refused(events: Sequence[HistoryEvent]) -> int:
+    """Count the tasks that the server refused because a signal had come meanwhile."""
+    refused = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
+    return sum(event.workflow_task_failed_event_attributes.cause == refused for event in events)
+
+
+async def test_a_pack_continues_as_new_while_calls_are_in_flight(lives: Lives) -> None:
+    """The next run is told of them, and asks their process for what they come to."""
+    inputs = [await _read_input(history) for history in await lives["pack_in_flight"]]
+    asked = [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for history in (await lives["pack_in_flight"])[1:]
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+
+    assert any(wire.get("in_flight") for wire in inputs[1:])
+    assert "await_calls" in asked
+
+
+async def _read_input(history: WorkflowHistory) -> Mapping[str, Any]:
+    payloads = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    (wire,) = await DATA_CONVERTER.decode(list(payloads))
+    return wire
+
+
+async def test_a_run_whose_worker_is_killed_with_calls_in_flight_replays(
+    server: EmbeddedServer, client: Client, settings: Settings, ledger: Ledger
+) -> None:
+    """Its calls count as lost; the next worker calls their handlers again, and replays what the first one did."""
+    kind = "ledger"
+    starter = BulkStarter(client, settings, encodings={kind: Pack(packs=1, size=100, coalesce=timedelta(0))})
+    slow = {"slow": {"work": 8, "delay": 1, "cycles": 1}}
+    quick = {f"quick{n}": {"delay": 1, "cycles": 2} for n in range(5)}
+    envelopes = [Envelope(kind=kind, id=i, lane="short", payload=payload) for i, payload in (slow | quick).items()]
+    _ = [receipt async for receipt in starter.start_all((None, e) for e in envelopes)]
+    pack = client.get_workflow_handle(pack_workflow_id(kind, 0))
+
+    def count_done() -> int:
+        return len({entry.id for entry in ledger.entries if entry.what == "done"})
+
+    async with worker_process(server, settings) as worker:
+        await wait_until(lambda: count_done() == len(quick), "the quick ones are done while the slow one works")
+        worker.kill()
+    async with worker_process(server, settings):
+        await wait_until(lambda: count_done() == len(envelopes), "the slow one is done too", seconds=60)
+        history = await wait_at_rest(pack, {})
+
+    replayer = make_replayer(workflows=[PackWorkflow], data_converter=DATA_CONVERTER)
+    assert (await replayer.replay_workflow(history)).replay_failure is None
+    assert count_types(history.events)["ACTIVITY_TASK_TIMED_OUT"] == 1
+
+
+@pytest.mark.parametrize("name", PACK_LIVES)
+async def test_a_history_is_read_as_no_more_than_its_pack_is(
+    lives: Lives, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read without a worker is what the pack itself has after a replay: states and ids that are claimed."""
+    replayed: list[PackState] = []
+
+    class Seen(PackState):
+        def __init__(self, wire: Mapping[str, Any]) -> None:
+            super().__init__(wire)
+            replayed.append(self)
+
+    monkeypatch.setattr(pack_workflow, "PackState", Seen)
+    runner = UnsandboxedWorkflowRunner()
+    replayer = make_replayer(workflows=[PackWorkflow], data_converter=DATA_CONVERTER, workflow_runner=runner)
+    for history in await lives[name]:
+        assert (await replayer.replay_workflow(history)).replay_failure is None
+        *events, last = history.events
+        is_over = last.HasField("workflow_execution_continued_as_new_event_attributes")
+        found = await read_run(events if is_over else [*events, last], DATA_CONVERTER)
+        check_claims(found, StoredPack(state=replayed[-1]))
 
 
 @workflow.defn(name="message", sandboxed=False)
@@ -112,154 +169,75 @@ class PackChangedWithoutPatch(PackWorkflow):
         return await super().run(wire)
 
 
-def _make_older(buffer: SignalBuffer) -> None:
-    """Have a run name its activities as older code does; the class itself is at work in this process meanwhile."""
-    vars(buffer).update(exclude_older_workers=lambda: None, next_activity_id=lambda: None)
-
-
-@workflow.defn(name="message", sandboxed=False)
-class OlderMessage(MessageWorkflow):
-    """What a worker of an older version would make of a message."""
-
-    @workflow.init
-    def __init__(self, wire: dict[str, Any]) -> None:
-        super().__init__(wire)
-        _make_older(self._signal_buffer)
-
-    @workflow.run
-    async def run(self, wire: dict[str, Any]) -> Any:
-        """Go on as ever."""
-        return await super().run(wire)
-
-
-@workflow.defn(name="pack", sandboxed=False)
-class OlderPack(PackWorkflow):
-    """What it would make of a pack."""
-
-    @workflow.init
-    def __init__(self, wire: dict[str, Any]) -> None:
-        super().__init__(wire)
-        _make_older(self._signal_buffer)
-
-    @workflow.run
-    async def run(self, wire: dict[str, Any]) -> Any:
-        """Go on as ever."""
-        return await super().run(wire)
-
-
-@pytest.mark.parametrize(
-    "name", ["loop-0", "loop_medium-0", "lane_move-1", "pack_loop-0", "pack_loop-1", "pack_loop_medium-0"]
-)
-async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(name: str) -> None:
-    """The first activity of a run whose first task was done by today's code has an id that older code does not give."""
-    replayer = make_replayer(
-        workflows=[OlderMessage, OlderPack],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-        data_converter=DATA_CONVERTER,
-    )
-
-    with pytest.raises((NondeterminismError, RuntimeError)):
-        await replayer.replay_workflow(read(HISTORIES / f"{name}.json"))
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
-async def test_a_change_without_a_patch_is_found(path: Path) -> None:
-    """Every single recording would catch an added command."""
+@pytest.mark.parametrize("name", ALL_LIVES)
+async def test_a_run_that_another_code_would_live_otherwise_does_not_replay(lives: Lives, name: str) -> None:
+    """A replay that could not fail would prove nothing."""
     changed = [ChangedWithoutPatch, PackChangedWithoutPatch]
     replayer = make_replayer(
         workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER
     )
     with pytest.raises(NondeterminismError):
-        await replayer.replay_workflow(read(path))
+        await replayer.replay_workflow((await lives[name])[0])
 
 
-@workflow.defn(name="message", sandboxed=False)
-class ChangedBehindAPatch(MessageWorkflow):
-    """The same change as it should be made."""
-
-    @workflow.init
-    def __init__(self, wire: dict[str, Any]) -> None:
-        super().__init__(wire)
-
-    @workflow.run
-    async def run(self, wire: dict[str, Any]) -> Any:
-        """Do something else first, where no older code has been at work."""
-        if workflow.patched("something-else"):
-            await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
-        return await super().run(wire)
-
-
-@workflow.defn(name="pack", sandboxed=False)
-class PackChangedBehindAPatch(PackWorkflow):
-    """The same, a thousand messages at a time."""
-
-    @workflow.init
-    def __init__(self, wire: dict[str, Any]) -> None:
-        super().__init__(wire)
-
-    @workflow.run
-    async def run(self, wire: dict[str, Any]) -> Any:
-        """Do something else first, where no older code has been at work."""
-        if workflow.patched("something-else"):
-            await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
-        return await super().run(wire)
-
-
-@pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
-async def test_a_change_behind_a_patch_replays(path: Path) -> None:
-    """Messages that are asleep take the old way to their next run; the guard is all that a change needs."""
-    changed = [ChangedBehindAPatch, PackChangedBehindAPatch]
-    result = await make_replayer(
-        workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER
-    ).replay_workflow(read(path))
-
-    assert result.replay_failure is None
-
-
-async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> None:
+async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost(lives: Lives) -> None:
     """A stop that arrives while a run tries to continue as new stops the message."""
-    *before, begun, finished, _ = read(BEFORE / "loop-0.json").events
-    *_, indexed, stopped = read(BEFORE / "steered-1.json").events
+    before, task, _ = _split_last_task((await lives["loop"])[0])
+    stopped = await _find_stopping(lives)
     signal = _signalled("stop", b'{"reason":"enough"}')
-    order = [*before, begun, _refused(), signal, before[-1], begun, finished, indexed, stopped]
+    scheduled, begun, finished = task
 
-    await make_replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:refused", _number(order)))
+    await _replay([*before, scheduled, begun, _refused(), signal, scheduled, begun, finished, *stopped])
 
 
-@pytest.mark.parametrize("is_timer_first", [True, False])
-async def test_a_cancellation_that_meets_continue_as_new_is_not_lost(*, is_timer_first: bool) -> None:
+@pytest.mark.parametrize("is_outcome_first", [True, False])
+async def test_a_cancellation_that_meets_continue_as_new_is_not_lost(lives: Lives, *, is_outcome_first: bool) -> None:
     """One that comes in the very task in which a run would continue as new stops the message, like a signal `stop`."""
-    *before, fired, scheduled, begun, finished, _ = read(BEFORE / "loop-0.json").events
-    *_, indexed, stopped = read(BEFORE / "steered-1.json").events
-    assert fired.event_type == EventType.EVENT_TYPE_TIMER_FIRED
+    (*before, decided), task, _ = _split_last_task((await lives["loop"])[0])
+    stopped = await _find_stopping(lives)
+    assert decided.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
     requested = HistoryEvent(
-        event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED, event_time=fired.event_time
+        event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED, event_time=decided.event_time
     )
     requested.workflow_execution_cancel_requested_event_attributes.SetInParent()
-    both = [fired, requested] if is_timer_first else [requested, fired]
-    order = [*before, *both, scheduled, begun, finished, indexed, stopped]
+    both = [decided, requested] if is_outcome_first else [requested, decided]
 
-    await make_replayer(workflows=[MessageWorkflow]).replay_workflow(
-        WorkflowHistory("replay:cancelled", _number(order))
-    )
+    await _replay([*before, *both, *task, *stopped])
 
 
 @pytest.mark.parametrize("signal", ["revise", None])
-async def test_a_revision_between_the_last_outcome_and_the_end_is_not_lost(signal: str | None) -> None:
-    """With another payload in the history before the run settled, a message that was done is not over."""
-    *before, settled, scheduled, begun, finished, indexed, completed = read(BEFORE / "loop-1.json").events
-    assert settled.event_type == EventType.EVENT_TYPE_TIMER_FIRED
+async def test_a_revision_between_the_last_outcome_and_the_end_is_not_lost(lives: Lives, signal: str | None) -> None:
+    """With another payload in the history before the task that would end it, a message that was done is not over."""
+    before, task, end = _split_last_task((await lives["loop"])[-1])
+    assert before[-1].event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
     meanwhile = [_signalled(signal, b'{"payload":["done"]}')] if signal else []
-    order = [*before, *meanwhile, settled, scheduled, begun, finished, indexed, completed]
-    replaying = make_replayer(workflows=[MessageWorkflow]).replay_workflow(
-        WorkflowHistory("replay:done", _number(order))
-    )
+    replaying = _replay([*before, *meanwhile, *task, *end])
 
     if signal is None:
         await replaying
     else:
         with pytest.raises(NondeterminismError):  # the end is in this history, and it would have lost the payload
             await replaying
+
+
+async def _find_stopping(lives: Lives) -> list[HistoryEvent]:
+    """Give what a run that does not sleep commands when it is stopped; the one that is taken for it has a timer."""
+    *_, stopped = _split_last_task((await lives["steered"])[-1])
+    return [event for event in stopped if event.event_type != EventType.EVENT_TYPE_TIMER_CANCELED]
+
+
+def _split_last_task(
+    history: WorkflowHistory,
+) -> tuple[list[HistoryEvent], list[HistoryEvent], list[HistoryEvent]]:
+    """Split a history into what came before its last task, the three events of that task, and what it commanded."""
+    events = list(history.events)
+    scheduled = max(n for n, e in enumerate(events) if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED)
+    return events[:scheduled], events[scheduled : scheduled + 3], events[scheduled + 3 :]
+
+
+async def _replay(events: list[HistoryEvent]) -> None:
+    history = WorkflowHistory("replay:spliced", _number(events))
+    await make_replayer(workflows=[MessageWorkflow], data_converter=DATA_CONVERTER).replay_workflow(history)
 
 
 def _signalled(name: str, wire: bytes) -> HistoryEvent:
@@ -278,31 +256,29 @@ def _refused() -> HistoryEvent:
     return event
 
 
+_TASK_REFERENCES = {
+    EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED: "scheduled_event_id",
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED: "started_event_id",
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED: "workflow_task_completed_event_id",
+}
+_TASK_EVENTS = {*_TASK_REFERENCES, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED}
+
+
 def _number(events: list[HistoryEvent]) -> list[HistoryEvent]:
-    """Copy events into a history of their own with ids and references that follow the new order."""
+    """Copy events into a history of their own; those of workflow tasks, and commands, refer to the tasks in it."""
     copies: list[HistoryEvent] = []
-    timer = 0
-    last = {"scheduled_event_id": 0, "started_event_id": 0, "workflow_task_completed_event_id": 0}
-    names = {
-        EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED: "scheduled_event_id",
-        EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED: "started_event_id",
-        EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED: "workflow_task_completed_event_id",
-    }
+    last = dict.fromkeys(_TASK_REFERENCES.values(), 0)
     for number, event in enumerate(events, start=1):
         copy = HistoryEvent()
         copy.CopyFrom(event)
         copy.event_id = number
-        if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED:
-            timer = number
-        if event.event_type == EventType.EVENT_TYPE_TIMER_FIRED:
-            copy.timer_fired_event_attributes.started_event_id = timer
-            copies.append(copy)
-            continue
         attributes = getattr(copy, copy.WhichOneof("attributes") or "", None)
         for name, value in last.items():
-            if attributes is not None and name in attributes.DESCRIPTOR.fields_by_name:
+            # of timers and activities, an id refers to what began them; nothing before those was moved
+            is_of_task = event.event_type in _TASK_EVENTS or name == "workflow_task_completed_event_id"
+            if is_of_task and attributes is not None and name in attributes.DESCRIPTOR.fields_by_name:
                 setattr(attributes, name, value)
         copies.append(copy)
-        if event.event_type in names:
-            last[names[event.event_type]] = number
+        if event.event_type in _TASK_REFERENCES:
+            last[_TASK_REFERENCES[event.event_type]] = number
     return copies
