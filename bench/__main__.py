@@ -17,6 +17,7 @@ from starter.cli.interruption import run_until_signal
 
 NO_SCENARIO = {
     "__main__",
+    "against_process",
     "bare_loop",
     "bare_pack",
     "bridge_faults",

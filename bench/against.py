@@ -1,30 +1,47 @@
 """This code against an older revision of it: cycles of packs and of solo messages, on one server, by turns.
 
-`./run bench against REVISION [packs|large|solo]` runs worker processes of both; messages of each are started by this
-code. Large are packs of 1,000, a quarter of which is cached; of the others the cache has a tenth.
+`./run bench against REVISION [packs|large|solo]` runs worker processes of both, and each revision starts the messages
+that its worker runs. Large are packs of 1,000, a quarter of which is cached; of the others the cache has a tenth.
 """
 
 import asyncio
 import contextlib
+import json
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+from bench import against_process
 from bench.cycles import CACHE, COLD_DELAY, SECONDS, SLEEPERS
-from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
-from bench.pack_filling import SPREAD, Filling, start_packs
+from bench.harness import alternate, fresh_server, report, run_worker
 from bench.packs import COLD_DELAY as PACK_DELAY
 from bench.packs import CYCLES_COUNT, SIZE, SLOTS
-from bench.worker_process import Measured, Order
+from bench.worker_process import Measured
 from starter.local.embedded import EmbeddedServer
 
-USUAL = (CYCLES_COUNT, SIZE, PACK_DELAY, CACHE)
-"""How many messages, how many in a pack, after how many seconds they come back, and how many packs are cached."""
-LARGE = (400_000, 1000, 12.5, 100)
+
+class Load(NamedTuple):
+    """How many messages, how many in a pack, after how many seconds they come back, and how many workflows are cached.
+
+    More is always due than the machine can do, so the rate is what it can do.
+    """
+
+    messages: int
+    size: int
+    delay: float
+    cache: int
+
+
+LOADS = {
+    "packs": Load(CYCLES_COUNT, SIZE, PACK_DELAY, CACHE),
+    "large": Load(400_000, 1000, 12.5, 100),
+    "solo": Load(SLEEPERS, 1, COLD_DELAY, CACHE),
+}
 PAIRS = 5
 HERE = Path(__file__).parent.parent
 
@@ -34,9 +51,12 @@ async def main(arguments: list[str]) -> None:
     if not arguments:
         print("against: name a revision of git, for example: ./run bench against HEAD~20")
         return
-    revision, *encodings = arguments
+    revision, *names = arguments
+    if strange := [name for name in names if name not in LOADS]:
+        print(f"against: there is no load '{strange[0]}'; use any of {', '.join(LOADS)}")
+        return
     async with checked_out(revision) as folder:
-        rows = [row for name in encodings or ["packs", "large", "solo"] for row in await _compare(name, folder)]
+        rows = [row for name in names or LOADS for row in await _compare(name, folder)]
     note = f"ratio = this code / {revision}, median of {PAIRS} pairs on one server; 5 ms of I/O a call"
     report("against", rows, note=note, case=revision)
 
@@ -57,20 +77,22 @@ async def _git(*arguments: str) -> None:
     await asyncio.to_thread(subprocess.run, ["git", "-C", str(HERE), *arguments], check=True, capture_output=True)
 
 
-async def _compare(encoding: str, older: Path) -> list[dict[str, Any]]:
+async def _compare(name: str, older: Path) -> list[dict[str, Any]]:
     folders = {"older": older, "this": HERE}
     seen: dict[str, list[Measured]] = {what: [] for what in folders}
     async with fresh_server() as server:
-        orders = {what: await _fill(server, encoding, is_older=what == "older") for what in folders}
+        orders = {what: await _start(server, name, folder) for what, folder in folders.items()}
         for what, folder in folders.items():  # unmeasured: the first round of all is not like the later ones
             await run_worker(server, orders[what], folder)
         for number in range(PAIRS):
             for what, folder in alternate(folders, number).items():
-                seen[what].append(await run_worker(server, orders[what], folder))
+                measured = await run_worker(server, orders[what], folder)
+                print(f"{name}, round {number}: {what} {measured.rate:,.0f} cycles/s", file=sys.stderr)
+                seen[what].append(measured)
     ratio = median(new.rate / old.rate for old, new in zip(seen["older"], seen["this"], strict=True))
     return [
         {
-            "encoding": encoding,
+            "encoding": name,
             "code": what,
             "cycles/s": median(m.rate for m in runs),
             "cpu ms/cycle": median(m.cpu_ms for m in runs),
@@ -81,16 +103,23 @@ async def _compare(encoding: str, older: Path) -> list[dict[str, Any]]:
     ]
 
 
-async def _fill(server: EmbeddedServer, encoding: str, *, is_older: bool) -> Order:
-    client = await server.connect()
-    order = Order(what="dormice", prefix=new_prefix(), seconds=SECONDS, cache=CACHE, slots=SLOTS)
-    if encoding == "solo":
-        await fill(client, "dormice", order.prefix, SLEEPERS, COLD_DELAY)
-        return order
-    count, size, delay, cache = LARGE if encoding == "large" else USUAL
-    is_compressed = not is_older  # an older revision may not read it
-    filling = Filling(
-        prefix=order.prefix, count=count, size=size, delay=delay, coalesce=1.0, is_compressed=is_compressed
+async def _start(server: EmbeddedServer, name: str, folder: Path) -> str:
+    """Let a revision start its messages; gives the order for its worker, as it writes it."""
+    load = LOADS[name]
+    numbers = {"seconds": SECONDS, "cache": load.cache, "slots": SLOTS}
+    wanted = {
+        "encoding": "solo" if name == "solo" else "pack",
+        "count": load.messages,
+        "size": load.size,
+        "delay": load.delay,
+        "numbers": numbers,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", against_process.__file__, json.dumps(wanted)),
+        env={**os.environ, "PYTHONPATH": str(folder), "TEMPORAL_ADDRESS": server.address},
+        stdout=asyncio.subprocess.PIPE,
     )
-    await start_packs(client, filling, filling.envelopes())
-    return replace(order, what="pack", spread=SPREAD, tolerance=1.0, cache=cache, is_compressed=is_compressed)
+    output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the code in {folder} could not start its messages; what it said is above")
+    return output.decode().splitlines()[-1]

@@ -23,7 +23,7 @@ class BareLoop:
     async def run(self, message_id: str, delay: float, cycles: int) -> None:
         """Loop."""
         for _ in range(cycles):
-            wait = await workflow.execute_local_activity(
+            wait = await workflow.execute_activity(
                 ACTIVITY, args=[message_id, delay], result_type=float, start_to_close_timeout=timedelta(seconds=30)
             )
             await asyncio.sleep(wait)
@@ -58,7 +58,6 @@ async def start_bare(
                 args=[message_id, delay, cycles],
                 id=f"bare-{message_id}",
                 task_queue=queue,
-                task_timeout=timedelta(seconds=60),
             )
 
     await asyncio.gather(*(start(message_id) for message_id in ids))

@@ -1,6 +1,6 @@
 """The yardstick of packs: the smallest possible workflow that keeps many messages, and the smallest client for it.
 
-Its state is a list, its wake one local activity for all that is due. It knows no attempts, signals, queries, limits or
+Its state is a list, its wake one activity for all that is due. It knows no attempts, signals, queries, limits or
 index: what a cycle costs here is what Temporal, its Python SDK, JSON and this machine cost.
 """
 
@@ -32,7 +32,7 @@ class BarePack:
             await asyncio.sleep(min(m[0] for m in messages) + coalesce - workflow.time())
             now = workflow.time()
             due = [m for m in messages if m[0] <= now]
-            waits = await workflow.execute_local_activity(
+            waits = await workflow.execute_activity(
                 ACTIVITY, [m[1:] for m in due], result_type=list[float], start_to_close_timeout=timedelta(seconds=50)
             )
             now = workflow.time()
@@ -74,7 +74,6 @@ async def start_bare_packs(
                 args=[messages, coalesce, wakes],
                 id=f"{name}-{number}",
                 task_queue=queue,
-                task_timeout=timedelta(seconds=60),
             )
 
     await asyncio.gather(*(start(number, messages) for number, messages in enumerate(packs)))

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from statistics import median
 
 from temporalio.client import Client
@@ -83,7 +82,7 @@ async def _start_alike(client: Client, filling: Filling) -> float:
                 state.dump(),
                 id=state.workflow_id,
                 task_queue=task_queue(filling.prefix, state.lane),
-                task_timeout=timedelta(seconds=60),
+                task_timeout=Settings().workflow_task_timeout,
                 search_attributes=TypedSearchAttributes(attributes_at_start(state, now, INDEX_AFTER_SECONDS)),
                 static_summary=f"{state.kind} {state.id}",
             )

@@ -43,7 +43,7 @@ SECONDS = 30.0
 FLUSH_SECONDS = 2.0
 QUIET = 60.0
 BATCHES = re.compile(
-    r'^temporal_local_activity_execution_latency\w*_count\{[^}]*activity_type="run_batch"[^}]*\} (\S+)$', re.MULTILINE
+    r'^temporal_activity_execution_latency\w*_count\{[^}]*activity_type="run_batch"[^}]*\} (\S+)$', re.MULTILINE
 )
 
 

@@ -106,10 +106,10 @@ def new_prefix() -> str:
     return f"bench-{uuid.uuid4().hex[:8]}"
 
 
-async def run_worker(server: EmbeddedServer, order: Order, folder: Path | None = None) -> Measured:
+async def run_worker(server: EmbeddedServer, order: Order | str, folder: Path | None = None) -> Measured:
     """Measure one worker process against the server; raises RuntimeError with its last words when it fails.
 
-    Its code is that of the checkout in `folder`, this one unless told.
+    Its code is that of the checkout in `folder`, this one unless told; its order may be in the words of that code.
     """
     async with _measuring(server, order, folder) as worker:
         await worker.reading
@@ -148,12 +148,13 @@ class _WorkerProcess:
 
 @contextlib.asynccontextmanager
 async def _measuring(
-    server: EmbeddedServer, order: Order, folder: Path | None = None
+    server: EmbeddedServer, order: Order | str, folder: Path | None = None
 ) -> AsyncGenerator[_WorkerProcess]:
     """Run a worker process that is killed at the end of the `with` block, if it still runs then."""
+    written = order if isinstance(order, str) else order.write()
     with tempfile.TemporaryFile() as errors:
         process = await start_supervised(
-            [*_entering(folder), sys.executable, "-m", "bench.worker_process", order.write()],
+            [*_entering(folder), sys.executable, "-m", "bench.worker_process", written],
             asyncio.subprocess.PIPE,
             {**os.environ, "TEMPORAL_ADDRESS": server.address},
             errors=errors.fileno(),

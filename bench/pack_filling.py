@@ -69,7 +69,6 @@ class Filling:
     due_spread: float = 0.0
     coalesce: float = 0.0
     encoding: str = "pack"
-    is_compressed: bool = True
 
     @property
     def numbers(self) -> range:
@@ -193,7 +192,6 @@ def build_starter(client: Client, filling: Filling, room: int | None = None, *, 
     settings = Settings(
         task_queue_prefix=filling.queues or filling.prefix,
         pack_room=room or filling.count + 1,
-        compress_packs=filling.is_compressed,
     )
     pack = Pack(
         packs=filling.packs,
@@ -246,6 +244,5 @@ def to_order(filling: Filling, **changes: Any) -> Order:
         warmup=0,
         spread=SPREAD,
         tolerance=filling.coalesce,
-        is_compressed=filling.is_compressed,
     )
     return replace(order, **changes)

@@ -53,4 +53,4 @@ async def _fill(server: EmbeddedServer, asleep: int) -> Order:
     print(f"{asleep:,} are asleep", flush=True)
     awake = replace(AWAKE, prefix=new_prefix())
     await start_packs(client, awake, awake.envelopes())
-    return to_order(awake, seconds=SECONDS, warmup=WARMUP, cache=CACHE, slots=SLOTS, is_compressed=False)
+    return to_order(awake, seconds=SECONDS, warmup=WARMUP, cache=CACHE, slots=SLOTS)

@@ -18,9 +18,9 @@ DELAY = 20.0
 VARIANTS: dict[str, dict[str, Any]] = {
     "cycles_per_run 2": {"cycles_per_run": 2},
     "cycles_per_run 10": {"cycles_per_run": 10},
-    "slots 16, cache 100": {"slots": 16},
-    "slots 64, cache 100": {"slots": 64},
-    "cache 32": {"cache": 32},
+    "slots 16": {"slots": 16},
+    "slots 64": {"slots": 64},
+    "cache 100": {"cache": 100},
     "cache 1000": {"cache": 1000},
     "2 pollers": {"pollers": 2},
     "5 pollers": {"pollers": 5},

@@ -12,7 +12,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Generator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,11 @@ class Order:
     is_uvloop: bool = True
     telemetry: str = ""  # HOST:PORT for Prometheus
     receiver: str = ""  # URL for OTLP
-    is_compressed: bool = False
     versions: str = ""  # file in which several processes note versions together, two bytes of zero for each message
 
     def write(self) -> str:
-        """Give the order as JSON without what has its default: an older revision's worker may not know the field."""
-        defaults = {f.name: f.default for f in fields(self)}
-        return json.dumps({name: value for name, value in asdict(self).items() if value != defaults[name]})
+        """Give the order as JSON."""
+        return json.dumps(asdict(self))
 
 
 @dataclass(slots=True)
@@ -239,7 +237,7 @@ def build_bare_worker(
     pollers: int,
     sandbox: bool = False,
 ) -> Worker:
-    """Build a worker for one of the yardsticks: a workflow whose work is a local activity."""
+    """Build a worker for one of the yardsticks, a workflow and its activity, with a slot for each activity at once."""
     return Worker(
         client,
         task_queue=queue,
@@ -248,9 +246,8 @@ def build_bare_worker(
         workflow_runner=SandboxedWorkflowRunner() if sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=cache,
         max_concurrent_workflow_tasks=slots,
-        max_concurrent_local_activities=slots + 1,
+        max_concurrent_activities=PROFILES["short"].activity_slots,
         max_concurrent_workflow_task_polls=pollers,
-        no_remote_activities=True,
     )
 
 
@@ -274,7 +271,6 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
             pack_cycles_per_run=order.pack_cycles_per_run,
             index_after=timedelta(seconds=order.index_after),
             sandbox=order.sandbox,
-            compress_packs=order.is_compressed,
         ),
         registry=Registry([("bench", handler(kind)(bench)) for kind in kinds]),
         lanes=("short",),

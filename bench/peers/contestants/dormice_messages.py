@@ -40,7 +40,7 @@ def _encoding(order: Order) -> Pack | None:
 
 
 def _settings(order: Order) -> Settings:
-    settings = Settings(task_queue_prefix=order.contestant, compress_packs=True)
+    settings = Settings(task_queue_prefix=order.contestant)
     # what is cached need not be replayed, so a run may be long
     return replace(settings, cached_workflows=order.cached, pack_cycles_per_run=2.0) if order.cached else settings
 
