@@ -17,6 +17,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import Again, Context, Message, handler
+from activities.api.handler import Handler
 from activities.registry import Registry
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
@@ -39,11 +40,11 @@ async def often(message: Message, ctx: Context) -> Again:
 
 
 @contextlib.asynccontextmanager
-async def working(client: Client, settings: Settings) -> AsyncGenerator[None]:
+async def working(client: Client, settings: Settings, run: Handler = often) -> AsyncGenerator[None]:
     """Run a worker whose lane caches two runs, unless the settings say otherwise."""
     plan = WorkerPlan(
         settings=replace(settings, cycles_per_run=1000),
-        registry=Registry([("the test", often)]),
+        registry=Registry([("the test", run)]),
         lanes=("short",),
         profiles={"short": TINY},
     )
@@ -108,6 +109,35 @@ async def test_a_run_that_has_just_had_a_signal_stays_with_its_worker(
         await signal_all("resume")
 
     assert not told
+
+
+async def test_a_run_whose_handler_is_at_work_stays_with_its_worker(
+    client: Client, settings: Settings, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result comes soon, and the server drops the task of one that comes while it is being told."""
+    told: list[str] = []
+    begun: list[str] = []
+    is_over = asyncio.Event()
+
+    def note(_: Evictions, workflow_id: str, run_id: str) -> None:
+        told.append(workflow_id)
+
+    @handler("held")
+    async def hold(message: Message, ctx: Context) -> Again:
+        begun.append(message.id)
+        await is_over.wait()
+        return Again(after=timedelta(days=1))
+
+    monkeypatch.setattr(Evictions, "note", note)
+    async with working(client, settings, hold):
+        handles = [await start("held") for _ in range(5)]
+        await wait_until(lambda: len(begun) == len(handles), "all handlers are at work")
+        told_at_work = list(told)
+
+        is_over.set()
+        await wait_until(lambda: len(told) >= 3, "the server is told of those that sleep and had to make room")
+
+    assert not told_at_work
 
 
 async def _has_taken(handle: WorkflowHandle[Any, Any]) -> bool:

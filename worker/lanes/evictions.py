@@ -6,8 +6,9 @@ more is asleep than fits the cache, that is nearly every task. Told of the evict
 the lane's own queue, with all of its history, in turn with those of new runs.
 
 A task that waits in the worker's sticky queue already when the server is told is dropped there ("rejecting sticky
-poller"), and the next one comes after the lane's `sticky_timeout`. Signals come in bursts, as from a bridge: so the
-server is not told of a run that has had one since its last timer.
+poller"), and the next one comes after the lane's `sticky_timeout`. Signals come in bursts, as from a bridge, and the
+result of an activity comes soon: so the server is not told of a run that has had a signal since its last timer, or
+that has an activity in flight.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class ReleasingRunner(WorkflowRunner):
     def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None]) -> None:
         """`note` gets the workflow id and run id of runs that had to make room for others, in any thread.
 
-        Those that have had a signal since their last timer are left out.
+        Those that have had a signal since their last timer, or that have an activity in flight, are left out.
         """
         self._runner = runner
         self._note = note
@@ -80,24 +81,44 @@ class ReleasingRunner(WorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which is empty after its eviction."""
-        instance, info = self._runner.create_instance(det), det.info
-        activate, is_signalled = instance.activate, False
+        instance = self._runner.create_instance(det)
+        info = det.info
+        activate = instance.activate
+        expectation = _Expectation()
 
         def activate_or_release(act: WorkflowActivation) -> WorkflowActivationCompletion:
-            nonlocal is_signalled
             completion = activate(act)
             if act.jobs and act.jobs[0].HasField("remove_from_cache"):
-                if act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL and not is_signalled:
+                is_crowded_out = act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL
+                if is_crowded_out and not expectation.is_near:
                     self._note(info.workflow_id, info.run_id)
                 _release(instance)
-            elif any(job.HasField("signal_workflow") for job in act.jobs):
-                is_signalled = True
-            elif any(job.HasField("fire_timer") for job in act.jobs):
-                is_signalled = False
+            else:
+                expectation.follow(act, completion)
             return completion
 
         instance.activate = activate_or_release
         return instance
+
+
+class _Expectation:
+    """Whether a run's next task is near, by what it has been given and has asked for."""
+
+    def __init__(self) -> None:
+        self._is_signalled = False
+        self._in_flight = 0
+
+    @property
+    def is_near(self) -> bool:
+        return self._is_signalled or self._in_flight > 0
+
+    def follow(self, act: WorkflowActivation, completion: WorkflowActivationCompletion) -> None:
+        if any(job.HasField("signal_workflow") for job in act.jobs):
+            self._is_signalled = True
+        elif any(job.HasField("fire_timer") for job in act.jobs):
+            self._is_signalled = False
+        self._in_flight -= sum(job.HasField("resolve_activity") for job in act.jobs)
+        self._in_flight += sum(c.HasField("schedule_activity") for c in completion.successful.commands)
 
 
 def _release(instance: WorkflowInstance) -> None:
