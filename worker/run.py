@@ -131,7 +131,7 @@ def _build_calls_worker(client: Client, plan: WorkerPlan, batches: BatchDispatch
         max_concurrent_activity_task_polls=CALLS_POLLERS,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        graceful_shutdown_timeout=plan.drain,
+        graceful_shutdown_timeout=timedelta(0),  # it ends when the drain time is over, or its calls are
         **build_arguments(plan.settings),
     )
 
@@ -166,7 +166,7 @@ async def run_workers(
         )
         batches = BatchDispatch(dispatch)
         evictions = Evictions()
-        calls_worker = await stack.enter_async_context(_build_calls_worker(client, plan, batches))
+        await stack.enter_async_context(_build_calls_worker(client, plan, batches))
         workers = [
             _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions)
             for lane in plan.lanes
@@ -191,6 +191,6 @@ async def run_workers(
                 task.cancel()
             logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
             await batches.drain()
-            # together, or the drain time would pass twice
-            await asyncio.gather(*(worker.shutdown() for worker in [*workers, calls_worker]))
+            lanes = (worker.shutdown() for worker in workers)
+            await asyncio.gather(*lanes, batches.finish(plan.drain.total_seconds()))
     logger.info("worker stopped", extra={"action": "worker_stopped"})

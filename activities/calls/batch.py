@@ -87,18 +87,25 @@ class BatchDispatch:
         return await self._find_answer(token, wire["lane"], run, positions, run.await_calls(positions))
 
     async def drain(self) -> None:
-        """Let packs wait for calls in flight to their end from now on; returns when they do, or after a while.
-
-        What nobody waits for when its process ends counts as lost.
-        """
+        """Let packs wait for calls in flight to their end from now on; returns when they do, or after a while."""
         self._is_draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_PATIENCE.total_seconds()):
                 while self._has_unheard_calls():  # noqa: ASYNC110 — packs end this, by calls from the server
                     await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
+    async def finish(self, seconds: float) -> None:
+        """Wait until no call is in flight, but not for longer than that: then the process cancels what is.
+
+        Until then packs must be able to ask, for a pack's run may end meanwhile, and the next one asks again.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(run.is_at_work for run in self._runs.values()):  # noqa: ASYNC110 — as above
+                    await asyncio.sleep(DRAIN_CHECK_SECONDS)
+
     def _has_unheard_calls(self) -> bool:
-        return any(run.is_at_work and token not in self._awaited for token, run in self._runs.items())
+        return any(run.is_at_work and not self._awaited[token] for token, run in self._runs.items())
 
     async def _find_answer(
         self, token: str, lane: str, run: BatchRun, positions: Sequence[int], waiting: Awaitable[None]
@@ -110,14 +117,18 @@ class BatchDispatch:
                 if self._is_draining:
                     await run.finish()
         except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():
-                raise
+            details = activity.cancellation_details()
+            if details is None or not details.worker_shutdown:
+                raise  # nobody waits for this answer any more: the next run of the pack asks again
             await self._hand_back(run)
         finally:
-            self._awaited[token] -= 1
-            if not self._awaited[token]:
-                del self._awaited[token]
+            self._note_answered(token)
         return self._answer(token, run, run.give(positions))
+
+    def _note_answered(self, token: str) -> None:
+        self._awaited[token] -= 1
+        if not self._awaited[token]:
+            del self._awaited[token]
 
     async def _hand_back(self, run: BatchRun) -> None:
         """Cancel what is in flight, because the drain time is over."""
@@ -156,7 +167,7 @@ class BatchDispatch:
 
     def _forget_if_ended(self, token: str) -> None:
         run = self._runs.get(token)
-        if run is None or token in self._awaited:
+        if run is None or self._awaited[token]:
             return  # it is asked for again right now, and this is called again after the answer
         if run.is_at_work:
             self._forget(token, is_over=False)
