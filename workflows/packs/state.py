@@ -45,7 +45,8 @@ class PackState(PackLimits):
         self.in_flight = InFlight(wire.get("in_flight", ()))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
-        self.leaving: dict[str, int] = {}  # those that leave once their handlers have ended, each with its new pack
+        # those that leave once their handlers have ended, each with its new pack; a run may end before that
+        self.leaving = find_leaving(self.in_flight.messages, self.packs, self.index)
         self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
         self._asked_now: set[str] = set()  # messages of `run_now`, the first of their priority
         self._batches = 0
