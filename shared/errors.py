@@ -9,6 +9,8 @@ What only one module raises is a class of that module.
 The command line maps them to its exit codes: GiveUp and Misconfigured are 2, RetryLater is 3.
 """
 
+import importlib.util
+import sys
 from typing import Literal
 
 EnvelopeFlaw = Literal[
@@ -111,3 +113,24 @@ class DiskFull(Misconfigured):
 
 class ServerNotReady(Misconfigured):
     """The namespace or a search attribute that messages need is missing on the server."""
+
+
+def check_extra(extra: str, purpose: str, *packages: str) -> None:
+    """Raise Misconfigured when a package of an extra is not installed; `purpose` is what needs it."""
+    # asked before the import: an ImportError would also come of a fault in a module that is there
+    missing = [name for name in packages if not has_package(name)]
+    if missing:
+        what = f"the packages {' and '.join(missing)}, which are"
+        if len(missing) == 1:
+            what = f"the package {missing[0]}, which is"
+        raise Misconfigured(f"{purpose} needs {what} not installed; install dormice with its extra '{extra}'")
+
+
+def has_package(name: str) -> bool:
+    """Say whether a package can be imported, without importing it."""
+    if name in sys.modules:  # its spec may be gone: kombu puts another module in its own place
+        return sys.modules[name] is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # what it is a part of is missing
+        return False

@@ -23,8 +23,19 @@ def build_wheel(folder: Path) -> Path:
     return built
 
 
+def write_constraints(folder: Path) -> Path:
+    """Write the version of each package as uv.lock has it, for `make_environment`."""
+    path = folder / "constraints.txt"
+    only = ("--all-extras", "--no-dev", "--no-emit-workspace", "--no-hashes")
+    run(sys.executable, "-m", "uv", "export", "--quiet", "--frozen", *only, "--output-file", str(path), cwd=ROOT)
+    return path
+
+
 def make_environment(folder: Path, *packages: str) -> Path:
-    """Make an environment with nothing but some packages and what they ask for; gives the folder of its programs."""
+    """Make an environment with nothing but some packages and what they ask for; gives the folder of its programs.
+
+    Among the packages may be options of `uv pip install`.
+    """
     run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, "env", cwd=folder)
     programs = folder / "env" / "bin"
     python = str(programs / "python")

@@ -16,7 +16,7 @@ from typing import Any, cast
 from activities.api.context import Context
 from activities.api.handler import handler
 from activities.api.outcome import Done, Message, Reject, RetryAfter
-from shared.errors import GiveUp, InvalidSetting, Misconfigured, RetryLater
+from shared.errors import GiveUp, InvalidSetting, Misconfigured, RetryLater, check_extra
 from shared.settings import Settings, find_secret
 
 PATIENCE_SECONDS = 8.0  # for one task; less than the ten seconds that a handler has on the short lane
@@ -215,10 +215,8 @@ def _read_body(body: Any) -> str | bytes:
 
 
 def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as exc:
-        raise Misconfigured(f"Celery's broker needs kombu ({exc}); install dormice with its extra 'celery'") from exc
+    check_extra("celery", "Celery's broker", "kombu")
+    return importlib.import_module(module)
 
 
 def _open(kombu: Any, url: str, options: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import socket
 import ssl
 from typing import Any
 
-from shared.errors import InvalidSetting, Misconfigured, RetryLater
+from shared.errors import InvalidSetting, Misconfigured, RetryLater, check_extra
 from shared.kafka.security import TokenUnreadable, security_options
 from shared.settings import Settings
 
@@ -29,10 +29,7 @@ TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 def kafka_options(settings: Settings) -> dict[str, Any]:
     """Give the arguments that aiokafka's clients share; reads all files but the token's. Raises Misconfigured."""
-    if importlib.util.find_spec("aiokafka") is None:
-        raise Misconfigured(
-            "Kafka needs the package aiokafka, which is missing; install dormice with its extra 'kafka'"
-        )
+    check_extra("kafka", "Kafka", "aiokafka")
     for server in settings.kafka_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:

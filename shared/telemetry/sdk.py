@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import runtime
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
 from shared.telemetry.metrics import DURATION_BOUNDS, PUBLISHED_METRICS, WORKER_METRICS, Metric, MetricValue
@@ -90,12 +90,9 @@ def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
     if not settings.telemetry_prometheus and not settings.telemetry_otlp:
         yield Telemetry(is_on=False)
         return
-    try:
-        from opentelemetry.sdk.metrics import MeterProvider
-    except ImportError as exc:
-        raise Misconfigured(
-            "telemetry needs the OpenTelemetry SDK, which is missing; install dormice with the extra telemetry"
-        ) from exc
+    check_extra("telemetry", "telemetry", "opentelemetry.sdk", "opentelemetry.exporter")
+    from opentelemetry.sdk.metrics import MeterProvider
+
     telemetry = Telemetry(is_on=True)
     with contextlib.ExitStack() as stack:
         readers: list[MetricReader] = []

@@ -22,7 +22,7 @@ from temporalio.converter import (
     WithSerializationContext,
 )
 
-from shared.errors import InvalidSetting, Misconfigured, PayloadKeyMissing
+from shared.errors import InvalidSetting, PayloadKeyMissing, check_extra
 from shared.settings import Settings, find_secret
 from shared.temporal.converter import DATA_CONVERTER, ENCODING, UNOPENED
 
@@ -170,10 +170,7 @@ class WorkerCodec(PayloadCodec, WithSerializationContext):
 def _make_ciphers(keys: Mapping[str, bytes]) -> "dict[str, AESGCM]":
     if not keys:
         return {}
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError as exc:
-        raise Misconfigured(
-            f"{SETTING}: needs the package cryptography, which is missing; install dormice with its extra 'encryption'"
-        ) from exc
+    check_extra("encryption", SETTING, "cryptography")
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     return {key_id: AESGCM(key) for key_id, key in keys.items()}

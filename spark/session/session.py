@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, Misconfigured, check_extra
 from shared.settings import Settings
 from spark.session.faults import explain_log, translate_spark_error
 from starter.local.kafka.jars import find_cache
@@ -68,10 +68,9 @@ def build_session(
 
 
 def _find_session() -> "SparkSession | None":
-    try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 — an extra, and slow to import
-    except ImportError as exc:
-        raise Misconfigured("Spark jobs need pyspark; install dormice with its extra 'spark'") from exc
+    check_extra("spark", "a Spark job", "pyspark", "pandas", "pyarrow")  # pyspark asks for the others as it is used
+    from pyspark.sql import SparkSession  # noqa: PLC0415 — an extra, and slow to import
+
     return SparkSession.getActiveSession()
 
 

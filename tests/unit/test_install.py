@@ -63,5 +63,6 @@ def test_a_start_without_pyspark_names_the_extra(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "spark", "start", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    sentence = "dormice: Spark jobs need pyspark; install dormice with its extra 'spark'\n"
+    lack = "a Spark job needs the package pyspark, which is not installed"
+    sentence = f"dormice: {lack}; install dormice with its extra 'spark'\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)

@@ -328,7 +328,11 @@ def test_a_refused_certificate_of_ours_leads_to_it() -> None:
 @pytest.mark.parametrize(
     ("package", "given", "sentence"),
     [
-        ("aiokafka", {}, "Kafka needs the package aiokafka, which is missing; install dormice with its extra 'kafka'"),
+        (
+            "aiokafka",
+            {},
+            "Kafka needs the package aiokafka, which is not installed; install dormice with its extra 'kafka'",
+        ),
         (
             "gssapi",
             {"kafka_security_protocol": "SASL_PLAINTEXT", "kafka_sasl_mechanism": "GSSAPI"},

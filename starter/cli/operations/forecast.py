@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.lanes import LANES
 from shared.messages.timespan import format_moment, format_seconds
 from shared.settings import Settings
@@ -51,6 +51,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"--hours: is {args.hours:g}; give a number above 0, at most {HOURS_MAX:g}")
     if args.png is not None and not args.png.parent.is_dir():
         raise InvalidSetting(f"--png: there is no folder {args.png.parent}; make it, or name another file")
+    if args.png is not None:
+        check_extra("spark", "--png", "matplotlib")
     if args.sample is not None and args.sample < 0:
         raise InvalidSetting(f"--sample: is {args.sample}; give a number of packs, or 0 for all")
     given = dict(map(_read_capacity, args.capacity))
@@ -95,8 +97,6 @@ def _draw(path: Path, found: "Forecast") -> None:
 
     try:
         path.write_bytes(draw_forecast(found.edges, found.due, {n: c.per_second for n, c in found.capacity.items()}))
-    except ModuleNotFoundError as exc:
-        raise Misconfigured("drawing needs matplotlib; install dormice with its extra 'spark'") from exc
     except OSError as exc:
         raise InvalidSetting(f"--png: {path} can't be written ({exc.strerror}); name another file") from exc
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.messages.timespan import HORIZON
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, REPEATED, CommandParser, Commands
@@ -49,7 +49,7 @@ def add_rehearsal(parser: CommandParser, forms: str) -> None:
 
 
 def read_options(args: argparse.Namespace) -> "RehearsalOptions":
-    """Read what is to be rehearsed; raises InvalidSetting."""
+    """Read what is to be rehearsed; raises InvalidSetting, and Misconfigured where a plot can't be drawn."""
     from starter.insight.rehearsal.policies import MICROSECOND, read_policy, to_microseconds
     from starter.insight.rehearsal.references import REFERENCES
     from starter.insight.rehearsal.rehearsal import RehearsalOptions
@@ -64,6 +64,8 @@ def read_options(args: argparse.Namespace) -> "RehearsalOptions":
     for option, file in (("--png", args.png), ("--html", args.html)):
         if file is not None and not file.parent.is_dir():
             raise InvalidSetting(f"{option}: there is no folder {file.parent}; make it, or name another file")
+        if file is not None:
+            check_extra("spark", option, "matplotlib")
     budget, is_daily = args.budget or (None, False)
     return RehearsalOptions(
         policies={name: read_policy(name) for name in names},
@@ -101,13 +103,10 @@ def report(args: argparse.Namespace, found: "Rehearsal") -> None:
         print_table([name.upper() for name, _, _ in COLUMNS], to_rows(found))
     for line in describe(found):
         echo_err(line)
-    try:
-        if args.png is not None:
-            args.png.write_bytes(draw(found))
-        if args.html is not None:
-            args.html.write_text(write_page(found, Path(args.history).name), "utf-8")
-    except ModuleNotFoundError as exc:
-        raise Misconfigured("drawing needs matplotlib; install dormice with its extra 'spark'") from exc
+    if args.png is not None:
+        args.png.write_bytes(draw(found))
+    if args.html is not None:
+        args.html.write_text(write_page(found, Path(args.history).name), "utf-8")
 
 
 def _read_budget(text: str) -> tuple[int, bool]:

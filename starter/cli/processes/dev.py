@@ -30,7 +30,7 @@ DEFAULT_UI_PORT = 8233
 DEFAULT_KAFKA_PORT = 9092
 DEFAULT_PAGE_PORT = 8236
 """Beside that of 'dormice serve', which may run on the same machine."""
-NO_PAGE = "page     none; install dormice with the extra web for a page of what is wrong, waits and is parked"
+NO_PAGE = "page     none; for a page of what is wrong, waits and is parked, install dormice with its extra 'web'"
 TIME_SKIPPING = "frontend.WorkflowTimeSkippingEnabled=true"
 DRAIN_SECONDS = 10
 BOARD_SECONDS = 2.0
@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.temporal.encryption import build_converter
-    from starter.local.embedded import EmbeddedOptions
+    from starter.local.embedded import EmbeddedOptions, find_program
     from starter.local.supervised_process import find_free_port
 
     build_converter(settings)  # raises for a wrong key before anything runs
@@ -72,6 +72,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         extra_config=(TIME_SKIPPING,) if args.time_skipping else (),
     )
     broker_options = None if args.kafka is None else _plan_broker(options, args.kafka)
+    find_program()  # raises before a folder is made
     if not args.no_page:
         _check_page_port(args, options)
     code = asyncio.run(run_until_signal(_serve(options, broker_options, args, settings)))

@@ -1,12 +1,11 @@
 """The operations page of the commands `serve` and `dev`: made, served and announced in the same words."""
 
 import contextlib
-import importlib.util
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shared.errors import DormiceError
+from shared.errors import DormiceError, has_package
 from shared.settings import Settings
 from starter.cli.connection import silence_core
 
@@ -16,11 +15,13 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
+WEB_PACKAGES = ("httptools", "jinja2", "starlette", "uvicorn")
+"""What the extra `web` brings."""
 
 
 def has_web() -> bool:
     """Whether what serving needs is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("httptools", "jinja2", "starlette", "uvicorn"))
+    return all(map(has_package, WEB_PACKAGES))
 
 
 def describe_page(page: "OperationsPage", address: str) -> list[str]:

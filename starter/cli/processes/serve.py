@@ -8,14 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.settings import Settings
 from starter.cli.arguments import Commands, port
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.cli.processes.dev import DEFAULT_DATA
-from starter.cli.processes.page import describe_page
+from starter.cli.processes.page import WEB_PACKAGES, describe_page
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8235
 PATIENCE_MAX = timedelta(seconds=20)
 """Callers repeat a request themselves, so none waits longer for the server."""
-NEEDED = "serving needs starlette, uvicorn and jinja2; install dormice with the extra web"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 HELP = """\
@@ -59,13 +58,12 @@ async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from starter.steering.status.web_ui import find_ui_address
     from worker.process import tune_memory
 
-    try:
-        from starter.web.application import make_application
-        from starter.web.documents import Installation
-        from starter.web.page.operations_page import OperationsPage
-        from starter.web.server import serving
-    except ImportError as exc:
-        raise Misconfigured(NEEDED) from exc
+    check_extra("web", "serving", *WEB_PACKAGES)
+    from starter.web.application import make_application
+    from starter.web.documents import Installation
+    from starter.web.page.operations_page import OperationsPage
+    from starter.web.server import serving
+
     set_up_logs(settings)
     tokens = _load_tokens(args, settings)
     settings = replace(

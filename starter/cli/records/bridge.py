@@ -5,7 +5,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.settings import Settings
 from starter.cli.arguments import (
     DURATION,
@@ -64,10 +64,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from worker.process import new_event_loop
 
     set_up_logs(settings)
-    try:
-        import aiokafka as _  # noqa: F401 — imported here, so that one sentence says what is missing
-    except ImportError as exc:
-        raise Misconfigured("the bridge needs aiokafka; install dormice with the extra kafka") from exc
+    check_extra("kafka", "the bridge", "aiokafka")
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_consume(args, settings))
 

@@ -15,7 +15,7 @@ from starter.local.terminal import echo_err, plural, print_fields, print_json, p
 
 if TYPE_CHECKING:
     from starter.intake.bridge.group_lag import GroupLag, PartitionLag
-    from starter.intake.bridge.status import BridgeStatus, PartitionStatus
+    from starter.intake.bridge.status_document import BridgeStatus, PartitionStatus
 
 _HEADER = ("PARTITION", "COMMITTED", "END", "LAG", "TIME LAG", "MEMBER")
 _HEADER_OF_BRIDGES = ("IN FLIGHT", "WAITING", "OLDEST", "STATE")
@@ -49,7 +49,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     options = await check_kafka(settings)
     # needs aiokafka, of which one sentence says that it is missing
     from starter.intake.bridge.group_lag import read_group_lag
-    from starter.intake.bridge.status import fetch_status
+    from starter.intake.bridge.status_document import fetch_status
 
     lag = await read_group_lag(options, args.group, args.topics)
     statuses = await asyncio.gather(*map(fetch_status, args.bridges))

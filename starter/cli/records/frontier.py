@@ -8,10 +8,9 @@ import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.messages.encoding import PACKS_MAX
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, SECONDS, Commands, add_health, read_seconds
@@ -72,8 +71,7 @@ def _read_plan(args: argparse.Namespace, settings: Settings) -> _Plan:
     from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN
     from starter.intake.frontier.frontier import FrontierOptions
 
-    if find_spec("grpc") is None:
-        raise Misconfigured("the frontier needs grpcio; install dormice with the extra frontier")
+    check_extra("frontier", "the frontier", "grpc")
     if not KIND_PATTERN.fullmatch(args.kind) or len(args.kind) > KIND_MAX_BYTES:
         flaw = f"is {args.kind!r}; give lower-case letters, digits, '_', '.' and '-', at most {KIND_MAX_BYTES}"
         raise InvalidSetting(f"--kind: {flaw}")

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting, check_extra
 from shared.settings import Settings, find_secret
 from starter.cli.arguments import SECONDS, CommandParser, Commands, add_health, read_seconds
 from starter.cli.exit_codes import FINE, PARTLY
@@ -54,10 +54,9 @@ def read_table(args: argparse.Namespace) -> OutboxTable:
 
 def read_connection(args: argparse.Namespace, settings: Settings) -> "OutboxConnection":
     """Read where the database is; raises InvalidSetting, and Misconfigured without psycopg."""
-    try:
-        from starter.intake.outbox.connection import OutboxConnection
-    except ImportError as exc:
-        raise Misconfigured("the outbox needs psycopg; install dormice with the extra outbox") from exc
+    check_extra("outbox", "the outbox", "psycopg")
+    from starter.intake.outbox.connection import OutboxConnection
+
     table, dsn = read_table(args), args.dsn
     if dsn is None and not (dsn := find_secret(settings, "outbox_dsn")):
         raise InvalidSetting("outbox_dsn: is missing; give DSN, or set DORMICE_OUTBOX_DSN or DORMICE_OUTBOX_DSN_FILE")

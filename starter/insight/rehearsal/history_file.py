@@ -10,7 +10,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from shared.errors import GiveUp, Misconfigured
+from shared.errors import GiveUp, check_extra
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import MOMENT_MAX
 from starter.insight.rehearsal.policies import to_datetime, to_microseconds
@@ -202,7 +202,5 @@ def _write_parquet(path: Path, rows: Iterable[tuple[str, datetime | None]]) -> i
 
 
 def _open_parquet() -> Any:
-    try:
-        return importlib.import_module("starter.intake.files.parquet")
-    except ImportError as exc:
-        raise Misconfigured("Parquet needs pyarrow; install dormice with its extra 'parquet'") from exc
+    check_extra("parquet", "Parquet", "pyarrow")
+    return importlib.import_module("starter.intake.files.parquet")

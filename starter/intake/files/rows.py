@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
-from shared.errors import GiveUp, InvalidEnvelope, Misconfigured
+from shared.errors import GiveUp, InvalidEnvelope, check_extra
 from shared.messages.json_value import parse_json
 from starter.intake.files.columns import Columns
 
@@ -130,10 +130,9 @@ class RowSource(AbstractContextManager["RowSource", None]):
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
 
     def _open_parquet(self, path: Path) -> Iterator[Row]:
-        try:
-            from starter.intake.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
-        except ImportError as exc:
-            raise Misconfigured("reading Parquet needs pyarrow; install dormice with its extra 'parquet'") from exc
+        check_extra("parquet", "Parquet", "pyarrow")
+        from starter.intake.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
+
         table = ParquetTable(path)
         self.total = table.total
         to_fields = Columns(table.names, self.name).to_fields

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import secrets
@@ -10,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shared.errors import DormiceError, InvalidSetting, Misconfigured
+from shared.errors import DormiceError, InvalidSetting, check_extra
 from shared.kafka.connection import check_broker
 from shared.settings import Settings
 from starter.local.kafka.jars import find_cache, prepare_jars
@@ -81,10 +80,7 @@ class BrokerOptions:
 
 def check_extras() -> None:
     """Raise Misconfigured when a package is missing that the broker needs."""
-    for package in ("aiokafka", "pyspark"):
-        if importlib.util.find_spec(package) is None:
-            lack = f"the embedded broker needs the package {package}, which is not installed"
-            raise Misconfigured(f"{lack}; install dormice with its extras 'kafka' and 'embedded-kafka'")
+    check_extra("embedded-kafka", "the embedded broker", "aiokafka", "pyspark")
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from shared.errors import Misconfigured, RetryLater
+from shared.errors import Misconfigured, RetryLater, check_extra
 from starter.local.kafka.java import find_java
 from starter.local.supervised_process import has_locked, run_supervised
 
@@ -136,11 +136,12 @@ def _repository() -> str:
 
 def _find_ivy() -> Path:
     """Find the Ivy jar in the pyspark package without importing it."""
+    check_extra("embedded-kafka", "fetching Kafka", "pyspark")
     spark = importlib.util.find_spec("pyspark")
     for place in (spark.submodule_search_locations or []) if spark else []:
         for jar in Path(place, "jars").glob("ivy-*.jar"):
             return jar
-    raise Misconfigured("pyspark, whose Ivy fetches Kafka, is not installed; install the extra 'embedded-kafka'")
+    raise Misconfigured("pyspark has no jar of Ivy, which fetches Kafka; install the extra 'embedded-kafka' anew")
 
 
 def _read_reason(log: Path) -> str:

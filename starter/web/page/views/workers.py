@@ -14,7 +14,7 @@ from activities.idle.capacity import is_fresh
 from shared.lanes import LANES
 from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.lanes import LaneWorkers
-from starter.intake.bridge.status import BridgeStatus, fetch_status
+from starter.intake.bridge.status_document import BridgeStatus, fetch_status
 from starter.steering.status.failing_workflows import FailingWorkflow, list_standstills
 from starter.steering.status.web_ui import find_page as find_workflow_page
 from starter.web.documents import Installation, find_api
