@@ -22,6 +22,7 @@ from starter.web.guard import Guard
 from starter.web.page.operations_page import OperationsPage
 from starter.web.page.routes import list_routes
 from starter.web.problems import Problem, to_problem
+from starter.web.requests import find_path
 from starter.web.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ async def _refuse(request: Request, exc: Exception) -> Response:
     """Give the problem that an error is, to a person as a page."""
     page: OperationsPage | None = request.app.state.page
     problem = _find_problem(request, exc)
-    if page is not None and page.has(request.url.path):
+    if page is not None and page.has(find_path(request)):
         return page.refuse(request, problem)
     return problem.to_response(**((exc.headers if isinstance(exc, HTTPException) else None) or {}))
 
@@ -132,5 +133,7 @@ def _find_problem(request: Request, exc: Exception) -> Problem:
         sentence = f"a defect of dormice itself ({type(exc).__name__}); its log says where"
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, sentence)
     status = HTTPStatus(exc.status_code)
-    what = f"there is nothing at {request.url.path[:80]!r}" if status is HTTPStatus.NOT_FOUND else "use another method"
+    what = "use another method"
+    if status is HTTPStatus.NOT_FOUND:
+        what = f"there is nothing at {find_path(request)[:80]!r}"
     return Problem(status, f"{what}; /openapi.json says what there is")

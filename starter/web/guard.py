@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starter.web.page.operations_page import OperationsPage
 from starter.web.page.sign_in import name_cookie
 from starter.web.problems import Problem
+from starter.web.requests import find_path
 from starter.web.tokens import EVERYTHING, READING, Access, Tokens
 
 READ_METHODS = ("GET", "HEAD")
@@ -35,12 +36,18 @@ class Guard:
         self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request and pass it on, its path as it was sent: an id may hold an encoded slash."""
+        """Check a request and pass it on with the path that was checked.
+
+        That is the path as it was sent, for an id may hold an encoded slash; never one that is made with the Host
+        header, which the caller chooses. Without a root path the router takes it whole, as the checks do.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+        scope = {**scope, "path": path, "root_path": ""}
         request = Request(scope)
-        page = self._page if self._page is not None and self._page.has(request.url.path) else None
+        page = self._page if self._page is not None and self._page.has(path) else None
         try:
             self._check_place(request)
             access = self._find_access(request) if page is None else self._find_visitor(request, page)
@@ -48,8 +55,7 @@ class Guard:
             response = problem.to_response() if page is None else page.refuse(request, problem)
             await response(scope, receive, send)
             return
-        path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
-        await self._app({**scope, "path": path, "access": access}, receive, send)
+        await self._app({**scope, "access": access}, receive, send)
 
     def _check_place(self, request: Request) -> None:
         """Raise Problem for another host, and for a page of another origin."""
@@ -62,7 +68,7 @@ class Guard:
             raise Problem(HTTPStatus.FORBIDDEN, "Origin: pages of other origins may not call this", "Origin")
 
     def _find_access(self, request: Request) -> Access:
-        if self._tokens is None or request.url.path in self._public:
+        if self._tokens is None or find_path(request) in self._public:
             return EVERYTHING
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         access = self._tokens.find(token.strip()) if scheme.lower() == "bearer" else None
@@ -79,7 +85,7 @@ class Guard:
         access = page.tokens.find_session(session, time.time()) if page.tokens and session else None
         if access is None and self._tokens is None:
             access = READING
-        if page.is_open(request.url.path):
+        if page.is_open(find_path(request)):
             return replace(access or READING, may_write=False)
         if access is None:
             raise Problem(HTTPStatus.UNAUTHORIZED, "sign in first: this page shows nothing to people without a token")

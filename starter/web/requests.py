@@ -26,6 +26,17 @@ _FILTERS = ("kind", "lane", "state", "due_before")
 _TRUTH = {"true": True, "false": False}
 
 
+def find_path(request: Request) -> str:
+    """Give the path as it was sent; starlette's own `url` is made with the Host header, which may hold another."""
+    return request.scope["path"]
+
+
+def find_address(request: Request) -> str:
+    """Give the path with its query, for a link to the same view."""
+    query = request.scope["query_string"].decode("latin-1")
+    return f"{find_path(request)}?{query}" if query else find_path(request)
+
+
 def find_access(request: Request) -> Access:
     """Give what this caller may do."""
     return request.scope["access"]

@@ -27,6 +27,7 @@ from starter.web.page.sending import SelectionSending
 from starter.web.page.snapshot import Snapshot
 from starter.web.page.template import redirect, render, with_query
 from starter.web.problems import Problem
+from starter.web.requests import find_address
 from starter.web.tokens import READING, Access, Tokens
 
 COUNTED = ("active", "paused", "parked")
@@ -87,7 +88,7 @@ class OperationsPage:
         """Say to a person what is wrong; who has not signed in is asked to."""
         request.scope.setdefault("access", READING)
         if problem.status is HTTPStatus.UNAUTHORIZED and request.method == "GET":
-            target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            target = find_address(request)
             return redirect(with_query("/sign-in", next=target if target != "/" else ""))
         return render(request, "problem.html", problem.status, problem=problem)
 

@@ -12,6 +12,7 @@ from starter.web.page.sign_in import show_sign_in, sign_in, sign_out
 from starter.web.page.template import redirect, show_static, with_query
 from starter.web.page.views import dead_letters, keepers, message, messages, overview, parked, workers
 from starter.web.problems import Problem
+from starter.web.requests import find_path
 
 ANSWER_SECONDS = 40.0
 """Most that an answer may take; views have their own, shorter limit, and forms send little."""
@@ -49,7 +50,7 @@ def _get(path: str, show: Endpoint) -> Route:
     async def answer(request: Request) -> Response:
         given = request.query_params.multi_items()
         if any(not value for _, value in given):  # a form sends its empty fields, too
-            return redirect(with_query(request.url.path, dict(given)))
+            return redirect(with_query(find_path(request), dict(given)))
         return await _limit(show, request)
 
     return Route(path, answer, methods=["GET"])

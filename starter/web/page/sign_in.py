@@ -16,7 +16,10 @@ UNKNOWN = "token: is not known; take one of api_tokens_file, or the one that was
 
 def name_cookie(request: Request) -> str:
     """Name the cookie of a session; by port, because browsers share cookies among all ports of a host."""
-    return f"dormice_session_{request.url.port or request.url.scheme}"
+    port = request.headers.get("host", "").rpartition(":")[2]
+    if port.isascii() and port.isdecimal():
+        return f"dormice_session_{port}"
+    return f"dormice_session_{request.scope['scheme']}"
 
 
 async def show_sign_in(request: Request) -> Response:
@@ -32,7 +35,7 @@ async def sign_in(request: Request) -> Response:
     if session is None:
         return _show_form(request, target, UNKNOWN, HTTPStatus.FORBIDDEN)
     response = RedirectResponse(_keep_here(target), HTTPStatus.SEE_OTHER)
-    is_secure = request.url.scheme == "https"
+    is_secure = request.scope["scheme"] == "https"
     response.set_cookie(
         name_cookie(request), session, SESSION_SECONDS, httponly=True, samesite="strict", secure=is_secure
     )

@@ -18,7 +18,7 @@ from shared.messages.timespan import format_moment, format_seconds
 from starter.local.terminal import describe_distance, plural
 from starter.web.documents import find_api
 from starter.web.problems import Problem
-from starter.web.requests import find_access
+from starter.web.requests import find_access, find_address, find_path
 
 HERE = Path(__file__).parent
 STATIC = {
@@ -54,8 +54,8 @@ def render(request: Request, name: str, status: HTTPStatus = HTTPStatus.OK, **va
     notice = unquote(request.cookies.get(NOTICE, ""))
     shared = {
         "views": VIEWS,
-        "path": request.url.path,
-        "address": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+        "path": find_path(request),
+        "address": find_address(request),
         "namespace": api.client.namespace,
         "is_writable": page.is_writable,
         "may_write": access.may_write,
@@ -76,7 +76,7 @@ def render_confirmation(
     request: Request, fields: Mapping[str, str], *, title: str, button: str, sentences: Sequence[str], asks_reason: bool
 ) -> Response:
     """Ask before a form's `fields` are sent to the address of this request; without `button` nothing can be sent."""
-    action = request.url.path
+    action = find_path(request)
     back = with_query(action.rpartition("/")[0], fields)
     values: dict[str, Any] = {"title": title, "button": button, "sentences": sentences, "asks_reason": asks_reason}
     return render(request, "confirm.html", **values, action=action, fields=fields, back=back)
