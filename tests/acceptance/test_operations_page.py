@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -214,6 +215,43 @@ async def test_a_message_is_steered_with_reasons_and_asked_about_again(stage: St
     assert ("resume", "Eva is back") in decided
     assert "It ends for good" in asked
     assert still == "active"
+
+
+@pytest.mark.parametrize("kind", IDS)
+async def test_a_revision_begins_with_the_payload_and_keeps_what_was_typed(stage: Stage, kind: str) -> None:
+    """The message's own view does not show the payload; what is refused stands in the form again, and says why."""
+    message_id, control = IDS[kind][2], stage.writable.control
+    wrong = '{"text": "half\nof it'
+    async with opened_window(stage.browser, stage.writable, is_refused=True) as page:
+        await sign_in(page, stage.writable)
+        await page.goto(f"/messages/{kind}/{quote(message_id, safe='')}")
+        hidden = await page.content()
+        await page.get_by_role("button", name="Revise").click()
+        payload, begun_with = page.get_by_label("Payload as JSON"), {"text": MARKUP}
+        assert json.loads(await payload.input_value()) == begun_with
+        await payload.fill(wrong)
+        await page.get_by_label("Reason").fill("asked by Eva")
+        await page.get_by_role("button", name="Revise").click()
+        await expect(page.get_by_role("alert")).to_contain_text("Payload: ")
+        assert await payload.input_value() == wrong
+        await expect(page.get_by_label("Reason")).to_have_value("asked by Eva")
+        await payload.fill('{"text": "whole"}')
+        await page.get_by_role("button", name="Revise").click()
+        await expect(page.get_by_role("status").first).to_contain_text("sent")
+        moved = page.locator("form[action$='/reschedule']")
+        await moved.get_by_label("When").fill("tomorrow")
+        await moved.get_by_label("Reason").fill("too early")
+        await moved.get_by_role("button").click()
+        await expect(page.get_by_role("alert")).to_contain_text("Due_at: ")
+        await expect(page.get_by_label("When")).to_have_value("tomorrow")
+        await expect(page.get_by_label("Reason")).to_have_value("too early")
+
+    async def is_revised() -> bool:
+        status = (await control.show(kind, message_id)).status
+        return status is not None and status["payload"] == {"text": "whole"}
+
+    await wait_until(is_revised, "it has its new payload")
+    assert "bold" not in hidden
 
 
 async def test_parked_messages_are_counted_before_they_are_replayed_or_dropped(stage: Stage) -> None:

@@ -36,7 +36,11 @@ MESSAGES = tuple(
     for kind in (SOLO, PACKED)
     for message_id, query in ((ID, "?payload=true"), ("gone", ""))
 )
-ASKING = ("/parked/replay", f"/parked/drop?reason={LONG}")
+ASKING = (
+    "/parked/replay",
+    f"/parked/drop?reason={LONG}",
+    *(f"/messages/{kind}/{quote(ID, safe='')}/revise" for kind in (SOLO, PACKED)),
+)
 
 pytestmark = [
     pytest.mark.xdist_group("browser"),  # one browser at a time

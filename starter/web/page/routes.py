@@ -27,6 +27,7 @@ def list_routes() -> list[Route]:
         _get("/", overview.show_overview),
         _get("/messages", messages.show_messages),
         _get(message_path, message.show_message),
+        _get(f"{message_path}/revise", message.show_revision),
         _post(f"{message_path}/{{verb}}", message.steer_message),
         _get("/parked", parked.show_parked),
         _get("/parked/{verb}", parked.confirm_parked),

@@ -10,12 +10,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shared.errors import MessageNotFound, PackNotServed, StandsStill
+from shared.errors import InvalidEnvelope, MessageNotFound, PackNotServed, StandsStill
 from shared.messages.json_value import parse_json
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal, write_moment
 from shared.messages.timespan import parse_moment
-from starter.steering.message_view import HAS_ENDED, to_document
+from starter.steering.message_view import HAS_ENDED, MessageView, to_document
 from starter.steering.sender import check_signal
 from starter.steering.status.web_ui import find_page as find_workflow_page
 from starter.web.documents import find_api
@@ -24,7 +24,7 @@ from starter.web.page.operations_page import find_page
 from starter.web.page.snapshot import DEADLINE_SECONDS
 from starter.web.page.template import message_path, redirect, render
 from starter.web.problems import Problem
-from starter.web.requests import check_owner, read_flag, read_name, read_part, read_query
+from starter.web.requests import check_owner, find_access, read_flag, read_name, read_part, read_query
 from starter.web.verbs import read_verb
 
 VERBS = {
@@ -37,7 +37,7 @@ VERBS = {
     "stop": ("Stop", "end it for good"),
 }
 ASKED_AGAIN = {
-    "revise": "The payload it has now is lost.",
+    "revise": "What stands here takes the place of the payload that it has now.",
     "stop": "It ends for good and does not run any more; its kind and id may be started anew.",
 }
 FIELDS = ("reason", "due_at", "priority", "payload", "sure")
@@ -49,13 +49,7 @@ async def show_message(request: Request) -> Response:
     """Show it; its payload only if the address asks for it."""
     api, (kind, message_id) = find_api(request), read_name(request)
     has_payload = read_flag(read_query(request, ("payload",)), "payload", False)
-    try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            await check_owner(request, kind, message_id)
-            view = await api.control.show(kind, message_id)
-    except TimeoutError as exc:
-        sentence = f"{workflow_id(kind, message_id)}: nothing came within {DEADLINE_SECONDS:g} s; look again in a while"
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence) from exc
+    view = await _fetch(request, kind, message_id)
     document = to_document(view)
     ui = find_page(request).ui_address
     return render(
@@ -76,6 +70,16 @@ async def show_message(request: Request) -> Response:
     )
 
 
+async def _fetch(request: Request, kind: str, message_id: str) -> MessageView:
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await check_owner(request, kind, message_id)
+            return await find_api(request).control.show(kind, message_id)
+    except TimeoutError as exc:
+        sentence = f"{workflow_id(kind, message_id)}: nothing came within {DEADLINE_SECONDS:g} s; look again in a while"
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence) from exc
+
+
 def list_verbs(state: str) -> dict[str, tuple[str, str]]:
     """Give the verbs that make sense in a state."""
     hidden = {"pause"} if state == "paused" else {"resume"}
@@ -88,13 +92,60 @@ def _write_payload(value: Any) -> str:
 
 async def steer_message(request: Request) -> Response:
     """Send a verb; one that can't be undone is asked again first."""
-    api, (kind, message_id), verb = find_api(request), read_name(request), read_part(request, "verb")
+    (kind, message_id), verb = read_name(request), read_part(request, "verb")
     if verb not in VERBS:
         raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is no verb of this page; use one of its buttons")
     form = await read_form(request, *FIELDS)
+    try:
+        return await _steer(request, (kind, message_id), verb, form)
+    except InvalidEnvelope as exc:
+        return ask_anew(request, (kind, message_id), verb, form, str(exc))
+    except Problem as exc:
+        if exc.status is not HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise
+        return ask_anew(request, (kind, message_id), verb, form, exc.detail)
+
+
+async def show_revision(request: Request) -> Response:
+    """Show the form of a revision, which begins with the payload that the message has now."""
+    kind, message_id = read_name(request)
+    read_query(request, ())
+    find_page(request).check_writing(find_access(request))
+    view = await _fetch(request, kind, message_id)
+    if view.status is None:
+        return ask_anew(request, (kind, message_id), "revise", {}, "no worker tells the payload that it has now")
+    form = {"payload": _write_payload(view.status["payload"])}
+    return ask_anew(request, (kind, message_id), "revise", form)
+
+
+def ask_anew(
+    request: Request, name: tuple[str, str], verb: str, form: Mapping[str, str], problem: str = ""
+) -> Response:
+    """Ask for the fields of a verb, beginning with those that a person has sent, which so are not lost."""
+    is_refused = bool(problem) and request.method == "POST"
+    return render(
+        request,
+        "verb.html",
+        HTTPStatus.UNPROCESSABLE_ENTITY if is_refused else HTTPStatus.OK,
+        title=f"{VERBS[verb][0]} {workflow_id(*name)}",
+        problem=problem,
+        sentences=[ASKED_AGAIN[verb]] if verb in ASKED_AGAIN else [],
+        action=message_path(*name, verb),
+        verb=verb,
+        form={"priority": "", **form},
+        button=VERBS[verb][0],
+        is_final=verb in ASKED_AGAIN,
+        back=message_path(*name),
+    )
+
+
+async def _steer(request: Request, name: tuple[str, str], verb: str, form: Mapping[str, str]) -> Response:
+    api, (kind, message_id) = find_api(request), name
     signal = read_given(verb, form)
     check_signal(signal, api.settings)
     await check_owner(request, kind, message_id)
+    if verb == "revise" and form.get("sure") != "yes":
+        return ask_anew(request, name, verb, form)
     if verb in ASKED_AGAIN and form.get("sure") != "yes":
         return render(
             request,
@@ -107,7 +158,7 @@ async def steer_message(request: Request) -> Response:
             button=VERBS[verb][0],
             back=message_path(kind, message_id),
         )
-    notice = await _send(request, (kind, message_id), signal)
+    notice = await _send(request, name, signal)
     find_page(request).forget()
     return redirect(message_path(kind, message_id), notice or f"{VERBS[verb][0]}: sent.")
 
