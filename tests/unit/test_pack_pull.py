@@ -11,7 +11,7 @@ from shared.messages.signal_reading import read_pull_forward
 from shared.messages.signals import Pause, PullMany, Reschedule
 from shared.packs.entry import Entry, to_entry
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, PackIndex, pack_updates
-from tests.unit.test_pack_state import AGAIN, NOW, entry, find, hold, take
+from tests.unit.test_pack_state import AGAIN, NOW, apply, entry, find, hold, take
 from workflows.packs.state import PackState
 
 HOUR = 3600.0
@@ -23,11 +23,10 @@ def ahead(message_id: str, hours: float, earliest: float = NOW) -> Entry:
     return to_entry(MessageState("feed", message_id, "short", NOW + hours * HOUR, earliest), "short")
 
 
-def pulled(pack: PackState) -> tuple[str, ...]:
+def pulled(pack: PackState) -> list[str]:
     """Give the ids of the batch that a pack begins at once; none if it goes on sleeping."""
-    pack.reach(NOW)
-    batch = pack.take(("short",), NOW)
-    return () if batch is None else batch.ids
+    batch = pack.take(("short",), NOW, "t")
+    return [] if batch is None else batch.ids
 
 
 def test_the_earliest_due_run_first_and_no_more_than_asked_for() -> None:
@@ -35,7 +34,7 @@ def test_the_earliest_due_run_first_and_no_more_than_asked_for() -> None:
     pack = hold(ahead("a", 3), ahead("b", 1), ahead("c", 2), ahead("d", 4))
     pack.pull_forward(PULL)
 
-    assert pulled(pack) == ("b", "c")
+    assert pulled(pack) == ["b", "c"]
 
 
 def test_none_runs_before_its_earliest_moment() -> None:
@@ -44,7 +43,7 @@ def test_none_runs_before_its_earliest_moment() -> None:
     pack.steer(["b"], Pause(), NOW)
     pack.pull_forward(replace(PULL, count=10))
 
-    assert pulled(pack) == ("c",)
+    assert pulled(pack) == ["c"]
 
 
 def test_a_pull_that_comes_again_does_nothing() -> None:
@@ -53,7 +52,7 @@ def test_a_pull_that_comes_again_does_nothing() -> None:
     pack.pull_forward(replace(PULL, count=1))
     pack.pull_forward(replace(PULL, count=1))
 
-    assert pulled(pack) == ("a",)
+    assert pulled(pack) == ["a"]
 
 
 def test_what_was_pulled_is_not_pulled_again_in_its_version() -> None:
@@ -63,11 +62,11 @@ def test_what_was_pulled_is_not_pulled_again_in_its_version() -> None:
     pack.pull_forward(PullMany(1, NOW, PULL.until, "q"))
     batch = take(pack)
     pack.pull_forward(PullMany(2, NOW, PULL.until, "r"))
-    pack.apply_outcomes(batch, [(0, AGAIN), (1, AGAIN)], NOW + 1)
+    apply(pack, batch, AGAIN, now=NOW + 1)
 
-    assert batch.ids == ("a", "b")
+    assert batch.ids == ["a", "b"]
     assert [find(pack, i).version for i in "ab"] == [1, 1]
-    assert pulled(pack) == ()
+    assert pulled(pack) == []
 
 
 def test_due_messages_go_before_those_that_were_pulled() -> None:
@@ -75,7 +74,7 @@ def test_due_messages_go_before_those_that_were_pulled() -> None:
     pack = hold(ahead("a", 1), entry("late", NOW - 60), entry("z", NOW))
     pack.pull_forward(replace(PULL, at=NOW))
 
-    assert take(pack).ids == ("late", "z", "a")
+    assert take(pack).ids == ["late", "z", "a"]
 
 
 def test_a_message_that_was_given_another_time_is_not_asked_for_any_more() -> None:
@@ -84,7 +83,7 @@ def test_a_message_that_was_given_another_time_is_not_asked_for_any_more() -> No
     pack.pull_forward(PULL)
     pack.steer(["a"], Reschedule("2031-01-01T00:00:00Z"), NOW)
 
-    assert pulled(pack) == ()
+    assert pulled(pack) == []
 
 
 @pytest.mark.parametrize(

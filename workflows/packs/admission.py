@@ -21,6 +21,12 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
     return [(entry[ID], pull.of(entry[DUE])) for entry in first]
 
 
+def clamp_due(entry: Entry, sent_at: float, now: float) -> None:
+    """Let an entry be due now that was due when it was sent by a clock that is ahead of the server's."""
+    if now * 1000 < entry[DUE] <= sent_at * 1000:
+        entry[DUE] = round(now * 1000)
+
+
 def is_newer(entry: Entry, present: MessageState | None) -> bool:
     """Return whether an entry comes from a record that the message has not seen."""
     return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())

@@ -9,25 +9,24 @@ from shared.messages.decision import decide, merge_sources
 from shared.messages.json_value import encode_json
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
-from shared.messages.signals import PullMany, Revise, RunNow, Signal, UnreadableSignal
+from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
 from shared.packs.cycle import STILL_IN_FLIGHT, to_outcome
 from shared.packs.entry import (
-    DUE,
     ID,
     OTHERS,
     Entry,
     apply_change,
     lane_of,
     measure,
-    priority_of,
     shorten,
     sources_of,
     to_entry,
     to_state,
 )
-from workflows.packs.admission import is_newer, may_begin, pick_pulled, to_signal
+from workflows.packs.admission import clamp_due, is_newer, may_begin, pick_pulled, to_signal
 from workflows.packs.calls.batch import Batch, fill_batch, find_due, find_lane, find_wake, sort_in_turn, to_ids
 from workflows.packs.calls.in_flight import InFlight, RunningMessage
+from workflows.packs.calls.run_now_queue import RunNowQueue
 from workflows.packs.calls.suspects import SUSPECTS_SPLIT, Suspects
 from workflows.packs.entries import PackEntries
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
@@ -48,7 +47,7 @@ class PackState(PackLimits):
         # those that leave once their handlers have ended, each with its new pack; a run may end before that
         self.leaving = find_leaving(self.in_flight.messages, self.packs, self.index)
         self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
-        self._asked_now: set[str] = set()  # messages of `run_now`, the first of their priority
+        self._run_now = RunNowQueue()
         self._batches = 0
         self._summary: PackSummary | None = None  # None, and no wakes: a message has changed
         self._wakes: dict[tuple[str, ...], float] = {}
@@ -142,7 +141,7 @@ class PackState(PackLimits):
         entries = self._entries
         ended = self._ended
         revises = chunk.get("revises", False)
-        _clamp_due(entry, chunk.get("sent_at", now), now)
+        clamp_due(entry, chunk.get("sent_at", now), now)
 
         if message_id in entries or message_id in self.in_flight:
             return self._revise(entry, now) if revises else KNOWN
@@ -255,8 +254,8 @@ class PackState(PackLimits):
             return None
 
         self._batches += 1
-        lane = find_lane(due, self.lane, self._urgency)
-        ordered = sort_in_turn((e for e in due if lane_of(e, self.lane) == lane), self._urgency)
+        lane = find_lane(due, self.lane, self._run_now.urgency)
+        ordered = sort_in_turn((e for e in due if lane_of(e, self.lane) == lane), self._run_now.urgency)
         entries = fill_batch(ordered, self.bytes)
         batch = Batch(token, lane, to_ids(entries), entries, left=list(range(len(entries))))
         self._begin(batch)
@@ -265,20 +264,15 @@ class PackState(PackLimits):
     def _part_suspects(self, due: list[Entry]) -> list[Entry]:
         """Keep suspects, or all others: in turn, so that neither waits for ever."""
         sound = [e for e in due if e[ID] not in self._suspects]
-        doubted = self._suspects.pick(sorted(due, key=self._urgency), self.lane)
+        doubted = self._suspects.pick(sorted(due, key=self._run_now.urgency), self.lane)
         return (doubted or sound) if self._batches % 2 else (sound or doubted)
-
-    def _urgency(self, entry: Entry) -> tuple[int, int, str]:
-        """Give the sort key of a due message: higher priority first, then what was asked for, then longest due."""
-        due = 0 if entry[ID] in self._asked_now else entry[DUE]
-        return priority_of(entry), due, entry[ID]
 
     def _begin(self, batch: Batch) -> None:
         self._note_change()
         self.in_flight.begin(batch)
         for message_id in batch.ids:
             del self._entries[message_id]
-        self._asked_now.difference_update(batch.ids)
+        self._run_now.forget(batch.ids)
 
     def apply_results(self, batch: Batch, results: Sequence[Any], now: float) -> None:
         """Apply what a batch's calls have come to, in the order of `batch.left`; see `shared.packs.cycle`."""
@@ -360,9 +354,9 @@ class PackState(PackLimits):
     def _apply(self, state: MessageState, signal: Signal | UnreadableSignal, now: float) -> MessageState:
         if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
             signal = UnreadableSignal("Revise", f"the payload {flaw}")
-        if isinstance(signal, RunNow):
-            self._asked_now.add(state.id)
-        return decide(state, signal, now)
+        after = decide(state, signal, now)
+        self._run_now.note_signal(signal, state, after)
+        return after
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
         """Keep a message after a change, among those alive, finished, or on their way to another pack."""
@@ -370,7 +364,7 @@ class PackState(PackLimits):
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.clear_of(state.id)
-            self._asked_now.discard(state.id)
+            self._run_now.forget([state.id])
             # `due_at` is now the time of its end, from which on it is remembered
             state = state._replace(due_at=now, earliest_at=now, latest_at=0.0)
 
@@ -397,9 +391,3 @@ class PackState(PackLimits):
         if len(self) >= self.size:
             return self.explain_full()
         return "" if self._makes_room(size) else f"the message {self.explain_no_room()}"
-
-
-def _clamp_due(entry: Entry, sent_at: float, now: float) -> None:
-    """Let an entry be due now that was due when it was sent by a clock that is ahead of the server's."""
-    if now * 1000 < entry[DUE] <= sent_at * 1000:
-        entry[DUE] = round(now * 1000)
