@@ -106,13 +106,6 @@ def test_what_was_made_of_a_moment_is_remembered(moment: str, made: str, expecte
         assert (after.due_at, after.decisions[-1].reason) == (expected, f"{reason}; {made}" if made else reason)
 
 
-def test_a_moment_before_what_was_reached_is_now_and_what_lies_between_stays() -> None:
-    """The replay time decides what is past: the time of a signal may differ on a replay."""
-    past, between = (decide(ASLEEP, Reschedule(write(NOW - n)), NOW, replay_time=NOW - 60) for n in (90, 30))
-
-    assert (past.due_at, between.due_at) == (NOW, NOW - 30)
-
-
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [

@@ -47,7 +47,6 @@ STATUS: dict[str, Any] = {
     "sources": {"t/0": 5},
     "correlation_id": "",
     "result": None,
-    "waiting_signals": 0,
 }
 
 

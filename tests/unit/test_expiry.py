@@ -18,7 +18,7 @@ from shared.messages.message import HandlerCall, MessageState, Outcome
 from shared.messages.outcome_event import to_event
 from shared.messages.placement import PackSpread
 from shared.messages.signals import Pause, Reschedule, Resume, Revise, RunNow, Stop
-from shared.packs.entry import to_end, to_entry, to_state
+from shared.packs.entry import to_entry, to_state
 from shared.packs.reading import read_chunk
 from starter.starting.start_request import first_entry
 from workflows.description import explain_due
@@ -162,16 +162,15 @@ def test_signals_change_the_due_time_up_to_the_expiry() -> None:
     assert decide(late, Stop(), 301.0).phase == "stopped"
 
 
-def test_older_code_takes_an_expired_message_for_done() -> None:
-    """In a state, an entry, an outcome: what it does not know it ignores, and the rest it can read."""
+def test_an_expired_message_has_ended_in_each_wire_form() -> None:
+    """As a state, as an entry on its way to another pack, and as an outcome."""
     outcome = Outcome("done", "over", is_expired=True)
     state = MessageState("a", "b", "short", 100.0, 100.0, expires_at=90.0)
-    expired = decide(begin(state), outcome, 100.0)
+    expired = decide(begin(state), Outcome.load(outcome.dump()), 100.0)
     entry = to_entry(expired, "short")
 
-    assert (outcome.dump()["verdict"], expired.dump()["ended"], entry[7]["ended"]) == ("done", "done", "done")
-    assert to_end(entry) == outcome
-    assert to_state(entry, "a", "short").phase == "expired"
+    assert Outcome.load(outcome.dump()) == outcome
+    assert MessageState.load(expired.dump()).phase == to_state(entry, "a", "short").phase == "expired"
     assert read_chunk([{"token": "t", "entries": [], "ended": [entry]}])["ended"] == [entry]
     assert "expires_at" not in state._replace(expires_at=0.0).dump()
 

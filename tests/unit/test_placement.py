@@ -139,8 +139,8 @@ def test_the_names_of_packs_are_no_messages_name() -> None:
 
 def test_a_layout_survives_the_memo_it_is_kept_in() -> None:
     """What the first start of a kind fixed is what every process reads; the form never changes."""
-    layout = Layout("feed", "short", 200, 1000, 300.0, 100)
-    memo = {"lane": "short", "packs": 200, "size": 1000, "coalesce": 300.0, "first_packs": 100}
+    layout = Layout("feed", "short", 200, 1000, 300.0)
+    memo = {"lane": "short", "packs": 200, "size": 1000, "coalesce": 300.0}
 
     assert layout.dump() == memo
     assert Layout.load("feed", memo) == layout

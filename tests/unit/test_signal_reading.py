@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 
 from shared.keepers.capacity import Measurement, read_measurement
 from shared.keepers.gates import CloseRequest, read_close, read_open
-from shared.messages.message import MessageState, Outcome
+from shared.messages.message import MessageState
 from shared.messages.placement import Layout
 from shared.messages.signal_reading import PackSignal, read_nothing, read_pull_forward, read_signal, read_steering
 from shared.messages.signals import (
@@ -34,7 +34,7 @@ from shared.messages.signals import (
     write_steering,
 )
 from shared.packs.entry import to_entry
-from shared.packs.reading import BatchProgress, read_chunk, read_layout, read_pack_count, read_report
+from shared.packs.reading import read_chunk, read_layout, read_pack_count
 from shared.temporal.converter import DATA_CONVERTER
 
 NOW = 1_795_262_400.123
@@ -132,7 +132,7 @@ def test_a_signal_for_messages_of_a_pack_says_to_them_what_is_wrong() -> None:
 
 ODD: list[Any] = [True, [[]], 10**40]
 ODD_FIELDS: list[dict[str, Any]] = [{"lane": "x"}, {"priority": 9}, {"sources": {}}]
-LAYOUT = Layout("feed", "short", 3, 1000, 60.0, 3).dump()
+LAYOUT = Layout("feed", "short", 3, 1000, 60.0).dump()
 ENTRY = to_entry(
     MessageState("feed", "a", "short", NOW, NOW, payload={"n": 1}, sources={"t/0": 7}, priority=1).remember(
         NOW, "started"
@@ -140,14 +140,8 @@ ENTRY = to_entry(
     "short",
 )
 CHUNK = {"token": "t", "entries": [ENTRY], "sent_at": NOW, "size": 9, "packs": 3, "coalesce": 60.0, "revises": True}
-OUTCOME = Outcome("again", after=5.0, payload={"n": 2}, is_payload_changed=True, ended_at=NOW).dump()
 RIGHT: list[tuple[Reader, list[Any], Any]] = [
     (read_chunk, [CHUNK], CHUNK),
-    (
-        read_report,
-        [{"batch": 1, "outcomes": [[0, OUTCOME], [2, None]], "ended_at": NOW}],
-        BatchProgress(1, [(0, OUTCOME), (2, None)], NOW),
-    ),
     (read_pack_count, [{"packs": 7}], 7),
     (read_layout, [LAYOUT], LAYOUT),
     (
@@ -198,30 +192,6 @@ def test_a_chunk_with_one_wrong_value_is_refused(flaw: dict[str, Any]) -> None:
         read_chunk([CHUNK | flaw])
 
 
-@pytest.mark.parametrize(
-    "flaw",
-    [
-        {"batch": []},
-        {"batch": True},
-        {"outcomes": None},
-        {"outcomes": [[0]]},
-        {"outcomes": [[-1, None]]},
-        {"outcomes": [["0", None]]},
-        *({"outcomes": [[0, OUTCOME | wrong]]} for wrong in ({"verdict": "x"}, {"after": math.nan}, {"backoff": -1.0})),
-        *(
-            {"outcomes": [[0, OUTCOME | wrong]]}
-            for wrong in ({"reason": 5}, {"max_attempts": "5"}, {"payload": math.inf})
-        ),
-        {"ended_at": math.nan},
-        {"ended_at": 1e300},
-    ],
-)
-def test_a_report_with_one_wrong_value_is_refused(flaw: dict[str, Any]) -> None:
-    """A forged one could leave a pack unable to decide."""
-    with pytest.raises(ValueError, match="workers send it"):
-        read_report([{"batch": 1, "outcomes": [[0, OUTCOME]], "ended_at": NOW} | flaw])
-
-
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -237,9 +207,6 @@ names = st.sampled_from(
         "token",
         "entries",
         "ended",
-        "batch",
-        "outcomes",
-        "ended_at",
         "packs",
         "size",
         "coalesce",
@@ -264,7 +231,7 @@ values = st.recursive(
 READERS: list[Reader] = [
     *(lambda given, kind=kind: read_signal(kind, given) for kind in SIGNAL_NAMES),
     *(lambda given, name=name: read_steering(name, given) for name in SIGNAL_NAMES.values()),
-    *(read_chunk, read_report, read_pack_count, read_layout, read_close, read_open, read_measurement, read_nothing),
+    *(read_chunk, read_pack_count, read_layout, read_close, read_open, read_measurement, read_nothing),
     read_pull_forward,
 ]
 

@@ -26,7 +26,6 @@ OWN = Settings(
     workflow_task_timeout=timedelta(seconds=5),
     in_flight=7,
     pack_room=11,
-    compress_packs=True,
     starts_per_second=0.0,
     patience=timedelta(milliseconds=1500),
 )
@@ -117,10 +116,7 @@ def test_the_server_is_that_of_the_driver_unless_options_say_otherwise(monkeypat
         ({"receipts": " "}, "receipts: is missing; name a folder"),
         (
             {"receipts": "/r", "receipt": "/r"},
-            (
-                "receipt: there is no such option; known: address, compressPacks, encryptionKey, "
-                "encryptionKeysFile, handlers"
-            ),
+            ("receipt: there is no such option; known: address, encryptionKey, encryptionKeysFile, handlers"),
         ),
         ({"receipts": "/r", "apiKey": "x"}, "apiKey: there is no such option; known: "),
         ({"receipts": "/r", "restartFinished": "maybe"}, "restartFinished: is 'maybe'; write true or false"),
@@ -150,7 +146,7 @@ def test_a_bad_option_of_a_save_is_refused_in_one_sentence(given: dict[str, str]
             {"receipts": "/r"},
             (
                 "receipts: there is no such option; "
-                "known: address, callsPerSecond, compressPacks, encryptionKey, encryptionKeysFile, handlers, "
+                "known: address, callsPerSecond, encryptionKey, encryptionKeysFile, handlers, "
             ),
         ),
         ({"partitions": "none"}, "partitions: is 'none'; give a whole number of at least 1"),

@@ -1,1 +1,1 @@
-"""Calls of a pack's handlers: what goes into a batch, in which order, what is in flight, and what may break a worker."""
+"""Calls of a pack's handlers: what goes into a batch and in which order, what is in flight, what may break workers."""
