@@ -67,7 +67,7 @@ class BatchDispatch:
         positions = range(len(wire["entries"]))
         known = self._runs.get(token)
         if known is not None:
-            return self._answer(token, known, known.give(positions))
+            return await self._find_answer(token, wire["lane"], known, positions, known.begin_again())
 
         run = BatchRun(self._dispatch, self._in_flight, wire, info.attempt - 1)
         self._runs[token] = run
@@ -112,6 +112,13 @@ class BatchDispatch:
     ) -> Any:
         self._awaited[token] += 1
         try:
+            await self._wait(lane, run, waiting)
+            return self._answer(token, run, run.give(positions))
+        finally:
+            self._note_answered(token)
+
+    async def _wait(self, lane: str, run: BatchRun, waiting: Awaitable[None]) -> None:
+        try:
             with beating(LANES[lane].heartbeat_timeout):
                 await waiting
                 if self._is_draining:
@@ -121,14 +128,14 @@ class BatchDispatch:
             if details is None or not details.worker_shutdown:
                 raise  # nobody waits for this answer any more: the next run of the pack asks again
             await self._hand_back(run)
-        finally:
-            self._note_answered(token)
-        return self._answer(token, run, run.give(positions))
 
     def _note_answered(self, token: str) -> None:
+        """Note that nobody waits for this answer any more; a batch that may be asked for again is kept for a while."""
         self._awaited[token] -= 1
         if not self._awaited[token]:
             del self._awaited[token]
+        if token in self._runs:
+            self._forget_later(token)
 
     async def _hand_back(self, run: BatchRun) -> None:
         """Cancel what is in flight, because the drain time is over."""
@@ -155,14 +162,11 @@ class BatchDispatch:
             results[fitting:] = [STILL_IN_FLIGHT] * (len(results) - fitting)
             encoded = encode_json(answer)
 
-        self._forget(token, is_over=STILL_IN_FLIGHT not in results and not run.is_slow)
+        if STILL_IN_FLIGHT not in results and not run.is_slow:
+            self._runs.pop(token, None)
         return to_raw_bytes(encoded)
 
-    def _forget(self, token: str, *, is_over: bool) -> None:
-        """Forget a batch that has been answered for good, at once or a while later."""
-        if is_over:
-            self._runs.pop(token, None)
-            return
+    def _forget_later(self, token: str) -> None:
         asyncio.get_running_loop().call_later(RESULTS_KEPT.total_seconds(), self._forget_if_ended, token)
 
     def _forget_if_ended(self, token: str) -> None:
@@ -170,6 +174,6 @@ class BatchDispatch:
         if run is None or self._awaited[token]:
             return  # it is asked for again right now, and this is called again after the answer
         if run.is_at_work:
-            self._forget(token, is_over=False)
+            self._forget_later(token)
         else:
             del self._runs[token]

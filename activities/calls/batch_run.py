@@ -38,8 +38,8 @@ class BatchRun:
         self._results: dict[int, Any] = {}
         self._calls: dict[int, Call] = {}
         self._fault: BaseException | None = None
-        self._is_beginning = False
         self._was_slow = False
+        self._has_begun = asyncio.Event()
         self._has_result = asyncio.Event()
         self._is_idle = asyncio.Event()
 
@@ -63,7 +63,6 @@ class BatchRun:
 
         What has found no slot by then does not begin, and its result is None.
         """
-        self._is_beginning = True
         beginning = asyncio.create_task(self._begin_all())
         beginning.add_done_callback(self._note_begun)
         try:
@@ -71,12 +70,17 @@ class BatchRun:
             await self._wait_for_others()
         finally:
             beginning.cancel()
-            self._is_beginning = False
+            self._has_begun.set()
             self._note_change()
+
+    async def begin_again(self) -> None:
+        """Wait for results of a batch that is given again, whose calls have begun or are just beginning."""
+        await self._has_begun.wait()
+        await self._wait_for_others()
 
     async def await_calls(self, positions: Sequence[int]) -> None:
         """Wait for calls in flight until the first has ended, and a little for the others."""
-        if not any(n in self._results for n in positions):
+        if all(n in self._calls for n in positions):
             self._has_result.clear()
             await self._has_result.wait()
         await self._wait_for_others()
@@ -122,11 +126,11 @@ class BatchRun:
     def _note_begun(self, beginning: asyncio.Task[None]) -> None:
         if not beginning.cancelled():
             self._fault = self._fault or beginning.exception()
-        self._is_beginning = False
+        self._has_begun.set()
         self._note_change()
 
     def _note_change(self) -> None:
-        if not self._calls and not self._is_beginning:
+        if not self._calls and self._has_begun.is_set():
             self._is_idle.set()
 
     async def _begin_all(self) -> None:
