@@ -13,7 +13,7 @@ from typing import Any
 from temporalio.client import Client
 
 from bench.harness import fill, new_prefix
-from bench.pack_filling import SPREAD, Filling, start_packs, to_order
+from bench.pack_filling import SPREAD, Filling, start_sorted, to_order
 from bench.worker_process import Order
 from shared.settings import Settings
 from shared.temporal.connect import client_options
@@ -28,7 +28,7 @@ async def start(encoding: str, count: int, size: int, delay: float, numbers: dic
         return Order(what="dormice", prefix=prefix, **numbers)
 
     filling = Filling(prefix=prefix, count=count, size=size, delay=delay, coalesce=1.0)
-    await start_packs(client, filling, filling.envelopes())
+    await start_sorted(client, filling)
     return replace(to_order(filling, warmup=5.0), spread=SPREAD, **numbers)
 
 

@@ -39,6 +39,8 @@ Contestant = TypeVar("Contestant")
 
 STOP_SECONDS = 20.0
 
+COLUMNS_MAX = 14
+"""A table with more of them is printed upright."""
 
 SHARDS = 16
 CLUSTER_OPTION = "--cluster"
@@ -281,10 +283,10 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
     case = f"{case} {CLUSTER_OPTION}".strip() if is_on_cluster else case
     command = f"{scenario} {case}".strip()
     table = Table(title=command, caption=note or None)
-    for column in rows[0]:
-        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
-    for row in rows:
-        table.add_row(*(_show(value) for value in row.values()))
+    if len(rows[0]) > COLUMNS_MAX:
+        _fill_upright(table, rows)
+    else:
+        _fill_flat(table, rows)
     Console(width=140).print(table)
     RESULTS.mkdir(exist_ok=True)
     document = {
@@ -300,6 +302,23 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     write_figures()
     print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
+
+
+def _fill_flat(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    for column in rows[0]:
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*(_show(value) for value in row.values()))
+
+
+def _fill_upright(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Fill a table with a line for each field, and a column for each row."""
+    first, *fields = rows[0]
+    table.add_column(first)
+    for row in rows:
+        table.add_column(_show(row[first]), justify="right")
+    for name in fields:
+        table.add_row(name, *(_show(row[name]) for row in rows))
 
 
 def _show(value: Any) -> str:

@@ -11,6 +11,8 @@ from bench.peers.servers import Server
 from bench.peers.work import Order
 from starter.local.supervised_process import kill_supervised, start_supervised
 
+PROCESS = "bench.peers.process"
+
 
 def to_order(servers: Mapping[str, Server], contestant: Contestant, count: int, delay: tuple[float, float]) -> Order:
     """Order so many messages of a contestant, which come back after `delay`, at least and at most so many seconds."""
@@ -18,10 +20,10 @@ def to_order(servers: Mapping[str, Server], contestant: Contestant, count: int, 
     return Order(contestant=contestant.name, addresses=addresses, count=count, delay=delay)
 
 
-async def fill(order: Order, what: str = "fill") -> None:
+async def fill(order: Order, what: str = "fill", module: str = PROCESS) -> None:
     """Start all messages, in a new store or (`send`) beside those that serve; raises RuntimeError when that fails."""
     began = time.monotonic()
-    async with running(what, order) as process:
+    async with running(what, order, module=module) as process:
         code = await process.wait()
     if code:
         raise RuntimeError(f"{order.contestant} could not be filled; what it said is above")
@@ -31,10 +33,10 @@ async def fill(order: Order, what: str = "fill") -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    what: str, order: Order, output: int = asyncio.subprocess.DEVNULL
+    what: str, order: Order, output: int = asyncio.subprocess.DEVNULL, module: str = PROCESS
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run a process that fills or serves for the length of a `with` block; it is killed at the end of it."""
-    command = [sys.executable, "-m", "bench.peers.process", what, order.write()]
+    command = [sys.executable, "-m", module, what, order.write()]
     process = await start_supervised(command, output, errors=sys.stderr.fileno())
     try:
         yield process

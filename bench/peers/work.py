@@ -24,6 +24,9 @@ Fresh = list[tuple[str, float]]
 
 Send = Callable[[Fresh], Awaitable[None]]
 
+DUE_TOGETHER = 20
+"""So many messages are due first at one moment when they are spread: procrastinate stores only such together."""
+
 FRESH_AHEAD = 1.0
 """A fresh message is sent so many seconds before it is due."""
 
@@ -36,6 +39,10 @@ class Order:
     most so many seconds. With `ledger`, the calls are noted in that file; otherwise a window of `seconds` is measured
     after `warmup`. Whoever sends fresh messages, sends `fresh_a_second` from the moment `fresh_from` on. With `cached`
     a worker on Temporal keeps so many workflows in memory, and its packs continue as new less often.
+
+    With `is_spread`, first due times are such that as many are due in each second as later, when all have come back.
+    `tolerance` is how many seconds late a message may be, `in_flight` how many calls a process has at once (0: as many
+    as the contestant has by itself, batch by batch), and `timeout` cuts off a call of a contestant that does so itself.
     """
 
     contestant: str
@@ -50,6 +57,10 @@ class Order:
     fresh_a_second: int = 0
     fresh_from: float = 0.0
     cached: int = 0
+    is_spread: bool = False
+    tolerance: float = 1.0
+    in_flight: int = 0
+    timeout: float = 0.0
 
     def write(self) -> str:
         """Give the order as JSON."""
@@ -69,6 +80,22 @@ class Order:
     def first_due(self) -> datetime:
         """When all messages are due first."""
         return datetime.fromtimestamp(self.due_at or time.time(), UTC)
+
+    def first_dues(self) -> list[float]:
+        """Give when each message is due first, in seconds since the epoch."""
+        first = self.first_due.timestamp()
+        if not self.is_spread:
+            return [first] * self.count
+
+        # the rest of a delay that somebody meets who comes at any moment: longer delays are met more often
+        shortest, longest = self.delay
+        chance = random.Random(self.count)
+        blocks: list[float] = []
+        while len(blocks) * DUE_TOGETHER < self.count:
+            delay = chance.uniform(shortest, longest)
+            if chance.random() * longest < delay:
+                blocks.append(first + chance.random() * delay)
+        return [blocks[number // DUE_TOGETHER] for number in range(self.count)]
 
     async def fresh(self) -> AsyncIterator[Fresh]:
         """Give the fresh messages of each second when they are to be sent, for ever."""

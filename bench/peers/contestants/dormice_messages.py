@@ -25,8 +25,6 @@ from worker.run import WorkerPlan, run_workers
 ROOM = 1.4
 """Room of a pack, as a multiple of its average number of messages: a hash fills some fuller than others."""
 
-TOLERANCE = timedelta(seconds=1)
-
 
 def _size(order: Order) -> int:
     """Read the packs' size from the contestant's name; 0 for a workflow each."""
@@ -34,13 +32,23 @@ def _size(order: Order) -> int:
     return int(size) if size.isdigit() else 0
 
 
-def _encoding(order: Order) -> Pack | None:
+def count_packs(order: Order) -> int:
+    """Give how many packs the messages are in; 0 for a workflow each."""
     size = _size(order)
-    return Pack(packs=max(1, order.count // size), size=round(size * ROOM) + 20, coalesce=TOLERANCE) if size else None
+    return max(1, order.count // size) if size else 0
+
+
+def _encoding(order: Order) -> Pack | None:
+    packs = count_packs(order)
+    if not packs:
+        return None
+    return Pack(packs=packs, size=round(_size(order) * ROOM) + 20, coalesce=timedelta(seconds=order.tolerance))
 
 
 def _settings(order: Order) -> Settings:
     settings = Settings(task_queue_prefix=order.contestant)
+    if order.in_flight:
+        settings = replace(settings, handlers_at_once=order.in_flight)
     # what is cached need not be replayed, so a run may be long
     return replace(settings, cached_workflows=order.cached, pack_cycles_per_run=2.0) if order.cached else settings
 
@@ -51,8 +59,8 @@ async def _connect(order: Order, **options: Any) -> Client:
 
 async def fill(order: Order) -> None:
     """Start all messages."""
-    due = order.due_at or None
-    await _start(await _build_starter(order), order, ((name, due) for name in order.message_ids()))
+    dues = order.first_dues() if order.due_at else [None] * order.count
+    await _start(await _build_starter(order), order, zip(order.message_ids(), dues, strict=True))
 
 
 @contextlib.asynccontextmanager
@@ -79,6 +87,7 @@ async def _start(starter: BulkStarter, order: Order, messages: Iterable[tuple[st
             id=name,
             lane="short",
             scheduled_at=None if due is None else datetime.fromtimestamp(due, UTC),
+            tolerance_seconds=order.tolerance,
             payload=order.payload(name),
         )
         for name, due in messages
@@ -89,11 +98,12 @@ async def _start(starter: BulkStarter, order: Order, messages: Iterable[tuple[st
 
 async def serve(order: Order, handle: Handle) -> None:
     """Run what is due, for ever."""
+    timeout = timedelta(seconds=order.timeout) if order.timeout else None
 
-    @handler(order.contestant, encoding=_encoding(order))
+    @handler(order.contestant, encoding=_encoding(order), timeout=timeout)
     async def run(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — the shape of every handler
         delay = await handle(message.id, message.version)
-        return Again(after=timedelta(seconds=delay), tolerance=TOLERANCE)
+        return Again(after=timedelta(seconds=delay), tolerance=timedelta(seconds=order.tolerance))
 
     tune_memory()
     plan = WorkerPlan(

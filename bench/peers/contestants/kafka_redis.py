@@ -27,6 +27,7 @@ LEASE_SECONDS = 30.0
 CLAIMED_AT_ONCE = 500
 IN_FLIGHT_MAX = 4000
 POLL_SECONDS = 0.1
+STORE_SECONDS = 0.05
 FILLED_AT_ONCE = 5000
 
 CLAIM = """
@@ -55,13 +56,15 @@ async def fill(order: Order) -> None:
     await admin.start()
     await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
     await admin.close()
-    redis, ids = _connect(order), order.message_ids()
+    redis = _connect(order)
+    dues = dict(zip(order.message_ids(), order.first_dues(), strict=True))
+    ids = list(dues)
     for first in range(0, len(ids), FILLED_AT_ONCE):
         some = ids[first : first + FILLED_AT_ONCE]
         messages = {name: json.dumps({"id": name, "version": 0, "payload": order.payload(name)}) for name in some}
         async with redis.pipeline() as pipe:
             pipe.hset(MESSAGES, mapping=messages)
-            pipe.zadd(DUE, dict.fromkeys(some, time.time()))
+            pipe.zadd(DUE, {name: dues[name] for name in some})
             await pipe.execute()
     await redis.aclose()
 
@@ -83,7 +86,10 @@ async def serve(order: Order, handle: Handle) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(_claim(redis, producer, consumer))
-        tasks.create_task(_consume(redis, consumer, handle))
+        if order.in_flight:
+            tasks.create_task(_consume_freely(redis, consumer, handle, order.in_flight))
+        else:
+            tasks.create_task(_consume(redis, consumer, handle))
 
 
 async def _claim(redis: Any, producer: Any, consumer: Any) -> None:
@@ -118,13 +124,47 @@ async def _consume(redis: Any, consumer: Any, handle: Handle) -> None:
             continue
         delays = await asyncio.gather(*(handle(message["id"], message["version"]) for message in messages))
         now = time.time()
-        for message in messages:
-            message["version"] += 1
-        async with redis.pipeline() as pipe:
-            pipe.hset(MESSAGES, mapping={message["id"]: json.dumps(message) for message in messages})
-            pipe.zadd(DUE, {message["id"]: now + delay for message, delay in zip(messages, delays, strict=True)})
-            await pipe.execute()
+        await _store(redis, [(message, now + delay) for message, delay in zip(messages, delays, strict=True)])
         await consumer.commit(_next_offsets(fetched))
+
+
+async def _store(redis: Any, ended: list[tuple[dict[str, Any], float]]) -> None:
+    """Store messages whose calls have ended, each with its next due time."""
+    for message, _ in ended:
+        message["version"] += 1
+    async with redis.pipeline() as pipe:
+        pipe.hset(MESSAGES, mapping={message["id"]: json.dumps(message) for message, _ in ended})
+        pipe.zadd(DUE, {message["id"]: due for message, due in ended})
+        await pipe.execute()
+
+
+async def _consume_freely(redis: Any, consumer: Any, handle: Handle, in_flight: int) -> None:
+    """Run each message by itself, so that a slow call holds up no other; a dead process's leases run out."""
+    slots = asyncio.Semaphore(in_flight)
+    ended: list[tuple[dict[str, Any], float]] = []
+
+    async def run(message: dict[str, Any]) -> None:
+        delay = await handle(message["id"], message["version"])
+        ended.append((message, time.time() + delay))
+        slots.release()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_store_often(redis, ended))
+        while True:
+            fetched = await consumer.getmany(timeout_ms=200, max_records=CLAIMED_AT_ONCE)
+            for record in [record for records in fetched.values() for record in records]:
+                await slots.acquire()
+                tasks.create_task(run(json.loads(record.value)))
+            if fetched:
+                await consumer.commit(_next_offsets(fetched))
+
+
+async def _store_often(redis: Any, ended: list[tuple[dict[str, Any], float]]) -> None:
+    while True:
+        await asyncio.sleep(STORE_SECONDS)
+        if some := ended[:]:
+            ended.clear()
+            await _store(redis, some)
 
 
 def _next_offsets(fetched: dict[Any, Any]) -> dict[Any, int]:

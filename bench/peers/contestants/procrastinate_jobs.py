@@ -22,10 +22,9 @@ async def fill(order: Order) -> None:
     app = App(connector=PsycopgConnector(conninfo=order.addresses["postgres"]))
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        task, ids = app.configure_task("run_message", schedule_at=order.first_due), order.message_ids()
-        for first in range(0, len(ids), FILLED_AT_ONCE):
-            some = ids[first : first + FILLED_AT_ONCE]
-            await task.batch_defer_async(*(_arguments(name, 0, order.payload(name)) for name in some))
+        dues = list(zip(order.message_ids(), order.first_dues(), strict=True))
+        for first in range(0, len(dues), FILLED_AT_ONCE):
+            await _defer(app, order, dues[first : first + FILLED_AT_ONCE])
 
 
 @contextlib.asynccontextmanager
@@ -33,13 +32,15 @@ async def sending(order: Order) -> AsyncGenerator[Send]:
     """Connect, to defer jobs beside those that serve."""
     app = App(connector=PsycopgConnector(conninfo=order.addresses["postgres"]))
 
-    async def send(fresh: Fresh) -> None:
-        for due, together in groupby(fresh, key=itemgetter(1)):
-            task = app.configure_task("run_message", schedule_at=datetime.fromtimestamp(due, UTC))
-            await task.batch_defer_async(*(_arguments(name, 0, order.payload(name)) for name, _ in together))
-
     async with app.open_async():
-        yield send
+        yield lambda fresh: _defer(app, order, fresh)
+
+
+async def _defer(app: App, order: Order, fresh: Fresh) -> None:
+    """Defer jobs, those that are due at one moment together."""
+    for due, together in groupby(fresh, key=itemgetter(1)):
+        task = app.configure_task("run_message", schedule_at=datetime.fromtimestamp(due, UTC))
+        await task.batch_defer_async(*(_arguments(name, 0, order.payload(name)) for name, _ in together))
 
 
 def _arguments(message_id: str, version: int, payload: Mapping[str, str]) -> dict[str, Any]:
@@ -60,7 +61,7 @@ async def serve(order: Order, handle: Handle) -> None:
         tasks.create_task(_retry_stalled(app))
         tasks.create_task(
             app.run_worker_async(
-                concurrency=CONCURRENCY,
+                concurrency=order.in_flight or CONCURRENCY,
                 delete_jobs="successful",
                 install_signal_handlers=False,
                 fetch_job_polling_interval=0.5,

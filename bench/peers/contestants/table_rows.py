@@ -16,6 +16,7 @@ from bench.peers.work import Fresh, Handle, Order, Send
 
 CLAIMED_AT_ONCE = 500
 POLL_SECONDS = 0.5
+MOVE_SECONDS = 0.05
 FILLED_AT_ONCE = 5000
 
 SCHEMA = """
@@ -28,6 +29,13 @@ STORE = "INSERT INTO messages (id, run_at, payload) SELECT * FROM unnest(%s::tex
 CLAIM = """
 SELECT id, version, payload FROM messages WHERE run_at <= now() ORDER BY run_at LIMIT %s FOR UPDATE SKIP LOCKED
 """
+LEASE = """
+UPDATE messages SET run_at = now() + interval '30 seconds' FROM (
+    SELECT id FROM messages WHERE run_at <= now() ORDER BY run_at LIMIT %s FOR UPDATE SKIP LOCKED
+) AS due WHERE messages.id = due.id RETURNING messages.id, messages.version
+"""
+"""A row whose call may last: it stays locked for no transaction, and is due again if its process has died."""
+
 MOVE = """
 UPDATE messages SET run_at = clock_timestamp() + later.seconds * interval '1 second', version = version + 1
 FROM unnest(%s::text[], %s::float8[]) AS later (id, seconds) WHERE messages.id = later.id
@@ -38,9 +46,9 @@ async def fill(order: Order) -> None:
     """Make the table, and store all messages."""
     async with await _connect(order) as connection:
         await connection.execute(SCHEMA)
-        due, ids = order.first_due.timestamp(), order.message_ids()
-        for first in range(0, len(ids), FILLED_AT_ONCE):
-            await _store(connection, order, [(name, due) for name in ids[first : first + FILLED_AT_ONCE]])
+        dues = list(zip(order.message_ids(), order.first_dues(), strict=True))
+        for first in range(0, len(dues), FILLED_AT_ONCE):
+            await _store(connection, order, dues[first : first + FILLED_AT_ONCE])
 
 
 @contextlib.asynccontextmanager
@@ -52,10 +60,40 @@ async def sending(order: Order) -> AsyncGenerator[Send]:
 
 async def serve(order: Order, handle: Handle) -> None:
     """Run what is due, for ever."""
+    if order.in_flight:
+        await _serve_freely(order, handle)
     async with await _connect(order) as connection:
         while True:
             if not await _run_some(connection, handle):
                 await asyncio.sleep(POLL_SECONDS)
+
+
+async def _serve_freely(order: Order, handle: Handle) -> None:
+    """Run each row by itself, so that a slow call holds up no other."""
+    slots = asyncio.Semaphore(order.in_flight)
+    ended: list[tuple[str, float]] = []
+
+    async def run(name: str, version: int) -> None:
+        ended.append((name, await handle(name, version)))
+        slots.release()
+
+    async with await _connect(order) as claiming, await _connect(order) as moving, asyncio.TaskGroup() as tasks:
+        tasks.create_task(_move_often(moving, ended))
+        while True:
+            rows = await (await claiming.execute(LEASE, [CLAIMED_AT_ONCE])).fetchall()
+            for name, version in rows:
+                await slots.acquire()
+                tasks.create_task(run(name, version))
+            if len(rows) < CLAIMED_AT_ONCE:
+                await asyncio.sleep(POLL_SECONDS)
+
+
+async def _move_often(connection: AsyncConnection, ended: list[tuple[str, float]]) -> None:
+    while True:
+        await asyncio.sleep(MOVE_SECONDS)
+        if some := ended[:]:
+            ended.clear()
+            await connection.execute(MOVE, [[name for name, _ in some], [delay for _, delay in some]])
 
 
 async def _connect(order: Order) -> AsyncConnection:
