@@ -125,8 +125,10 @@ class BatchDispatch:
                     await run.finish()
         except asyncio.CancelledError:
             details = activity.cancellation_details()
+            if details is not None and details.not_found:
+                return None  # the run that asked has ended: its next run asks again, and nobody hears this answer
             if details is None or not details.worker_shutdown:
-                raise  # nobody waits for this answer any more: the next run of the pack asks again
+                raise
             await self._hand_back(run)
 
     def _note_answered(self, token: str) -> None:
