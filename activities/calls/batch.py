@@ -126,7 +126,7 @@ class BatchDispatch:
         except asyncio.CancelledError:
             details = activity.cancellation_details()
             if details is not None and details.not_found:
-                return None  # the run that asked has ended: its next run asks again, and nobody hears this answer
+                return  # the run that asked has ended: its next run asks again, and nobody hears this answer
             if details is None or not details.worker_shutdown:
                 raise
             await self._hand_back(run)
