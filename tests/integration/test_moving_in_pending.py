@@ -53,6 +53,23 @@ async def test_the_export_waits_until_a_pause_has_arrived(
     assert json.loads(line)["payload"] == {"item": "a"}
 
 
+async def test_the_export_waits_until_a_message_can_answer(
+    move: Callable[..., Move], start: Start, control: Control, serve: Serve, kind: str
+) -> None:
+    """Its worker is busy, or is about to start: the index still says active, and does not know what it holds."""
+    moving = move("The way back")
+    await start(kind, "a", scheduled_at=in_an_hour(), payload={"item": "a"})
+    await control.pause(kind, "a")
+    async with exporting(moving, kind) as process:
+        said = await read_line(process)
+        async with serve(moving.handler(), lanes=("short",)):
+            assert await process.wait() == 0
+
+    (line,) = (moving.folder / "pending.jsonl").read_text().splitlines()
+    assert said == f"{kind}:a does not answer yet; waiting up to 60 s until all are paused\n"
+    assert json.loads(line)["payload"] == {"item": "a"}
+
+
 async def test_the_export_refuses_while_a_message_is_active(
     move: Callable[..., Move], begin: Begin, serve: Serve, kind: str
 ) -> None:
@@ -118,14 +135,14 @@ async def test_the_export_waits_for_a_handler_at_work(
     """Nothing may be exported before its handler has returned: what it does counts, and so does its next due time."""
     moving, began, may_end = move("The way back"), asyncio.Event(), asyncio.Event()
 
-    @handler(kind)
+    @handler(kind, lane="medium", timeout=timedelta(seconds=50))
     async def run(message: Message, ctx: Context) -> Again:
         began.set()
         await may_end.wait()
         return Again(after=timedelta(hours=1), payload={"calls": 1})
 
-    async with serve(run, lanes=("short",)):
-        await start(kind, "a")
+    async with serve(run, lanes=("medium",)):
+        await start(kind, "a", lane="medium")
         await began.wait()
         await control.pause(kind, "a")
         async with exporting(moving, kind) as process:
@@ -134,6 +151,6 @@ async def test_the_export_waits_for_a_handler_at_work(
             assert await process.wait() == 0
 
     (line,) = (moving.folder / "pending.jsonl").read_text().splitlines()
-    assert said.endswith("; waiting up to 60 s until all are paused\n")
+    assert said == f"{kind}:a is running; waiting up to 60 s until all are paused\n"
     assert json.loads(line)["id"] == "a"
     assert json.loads(line)["payload"] == {"calls": 1}
