@@ -256,9 +256,16 @@ async def serving(
     lanes: tuple[str, ...] = tuple(LANES),
     telemetry: Telemetry | None = None,
     slots: int = 0,
+    calls: int = 0,
 ) -> AsyncGenerator[None]:
-    """Run workers in this process for the length of an `async with` block; each lane takes `slots` tasks at once."""
-    profiles = {name: replace(known, workflow_slots=slots or known.workflow_slots) for name, known in PROFILES.items()}
+    """Run workers in this process for the length of an `async with` block.
+
+    Each lane takes `slots` workflow tasks and `calls` activities at once.
+    """
+    profiles = {
+        name: replace(known, workflow_slots=slots or known.workflow_slots, activity_slots=calls or known.activity_slots)
+        for name, known in PROFILES.items()
+    }
     plan = WorkerPlan(
         settings=settings,
         registry=Registry([("the test", h) for h in handlers]),

@@ -202,7 +202,7 @@ async def test_a_gate_that_is_closed_for_a_crowd_does_not_wait_behind_it(
 
     crowd = [await begin("crowd") for _ in range(60)]
     await gates.close("kind:crowd", GateClosure.lasting(HOUR))
-    async with serving(client, settings, handler("crowd")(visit), lanes=("short",), slots=2):
+    async with serving(client, settings, handler("crowd")(visit), lanes=("short",), slots=2, calls=2):
         await wait_until(lambda: _is_gated(crowd[-1]), "the last one waits at the gate")
 
     assert len(site.calls) <= len(crowd) / 2, "the others wait at the gate"

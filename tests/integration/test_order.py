@@ -17,14 +17,13 @@ from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from tests.conftest import Serve, wait_until
-from worker.lanes.profiles import PROFILES
+from tests.conftest import Serve, serving, wait_until
 from worker.lanes.starting import weigh_tenants
 
 pytestmark = pytest.mark.timeout(150)  # hundreds of messages with a workflow each, started and run
 
 MANY, FEW = 300, 10
-SLOTS = PROFILES["long"].activity_slots
+SLOTS = 100
 SETTLE = timedelta(seconds=6)
 """The server hands a backlog that is younger than five seconds out as it comes."""
 
@@ -104,10 +103,10 @@ async def test_the_higher_priority_goes_first_on_a_busy_lane(crowd: Crowd, serve
     assert max(crowd.places("a")) < MANY // 3
 
 
-async def test_activities_that_wait_for_a_slot_are_overtaken_too(crowd: Crowd, serve: Serve) -> None:
+async def test_activities_that_wait_for_a_slot_are_overtaken_too(crowd: Crowd) -> None:
     """A message of priority 1 begins with the first slot that is free, though others have been waiting for it."""
     crowd.is_open.clear()
-    async with serve(crowd.handler, lanes=("long",), sandbox=False):
+    async with serving(crowd.client, crowd.settings, crowd.handler, lanes=("long",), calls=SLOTS):
         await crowd.start(*crowd.make("e", 250, "long", priority=5))
         await crowd.wait_for(SLOTS)
         await wait_until(lambda: crowd.is_scheduled("e249"), "more wait than there are slots")
