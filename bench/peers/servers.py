@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.harness import fresh_server, kill_program
-from bench.peers.contestants import CONTESTANTS, KAFKA, POSTGRES, REDIS, TEMPORAL
+from bench.peers.contestants import CONTESTANTS, KAFKA, POSTGRES, REDIS, TABLE, TEMPORAL
 from cluster.cluster import POSTGRES_SETTINGS
 from cluster.postgres import Postgres
 from shared.errors import Misconfigured
@@ -106,7 +106,7 @@ async def run_servers() -> AsyncGenerator[Mapping[str, Server]]:
     broker = BrokerOptions(data=folder / "kafka", port=find_free_port())
     try:
         await asyncio.to_thread(postgres.start)
-        for contestant in CONTESTANTS:
+        for contestant in [*CONTESTANTS, TABLE]:
             if POSTGRES in contestant.servers:
                 postgres.run(f'CREATE DATABASE "{contestant.name}"')
         async with RedisServer(folder / "redis") as redis, run_broker(broker) as kafka, fresh_server() as temporal:

@@ -87,15 +87,19 @@ class Order:
         if not self.is_spread:
             return [first] * self.count
 
-        # the rest of a delay that somebody meets who comes at any moment: longer delays are met more often
+        blocks = math.ceil(self.count / DUE_TOGETHER)
+        rests = [self._find_rest((block + 0.5) / blocks) for block in range(blocks)]
+        random.Random(self.count).shuffle(rests)
+        return [first + rests[number // DUE_TOGETHER] for number in range(self.count)]
+
+    def _find_rest(self, share: float) -> float:
+        """Give the seconds of waiting that are left to at most this share of the messages, at any moment later."""
         shortest, longest = self.delay
-        chance = random.Random(self.count)
-        blocks: list[float] = []
-        while len(blocks) * DUE_TOGETHER < self.count:
-            delay = chance.uniform(shortest, longest)
-            if chance.random() * longest < delay:
-                blocks.append(first + chance.random() * delay)
-        return [blocks[number // DUE_TOGETHER] for number in range(self.count)]
+        passed = share * (shortest + longest) / 2
+        if passed <= shortest:
+            return passed
+        spread = longest - shortest
+        return longest - math.sqrt(spread * spread - 2 * spread * (passed - shortest))
 
     async def fresh(self) -> AsyncIterator[Fresh]:
         """Give the fresh messages of each second when they are to be sent, for ever."""
