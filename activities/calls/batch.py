@@ -26,8 +26,9 @@ from shared.temporal.connect import to_raw_bytes
 
 ANSWER_BYTES_MAX = 1_800_000  # the server takes 2 MB at once; what does not fit is asked for again
 
-RESULTS_KEPT = timedelta(minutes=1)
-"""How long the results of a batch with slow calls are kept, for a pack whose run ends just when it is given them."""
+RESULTS_KEPT = timedelta(minutes=10)
+"""How long the results of slow calls are kept: for a pack whose run ends just when it is given them, and for one that
+asks late because the server or all workers are busy. What has been forgotten counts as lost, and is called again."""
 
 DRAIN_PATIENCE = timedelta(seconds=5)
 """How long a process that ends waits until packs ask for its calls in flight."""
@@ -84,6 +85,7 @@ class BatchDispatch:
         if run is None:
             raise ApplicationError("its worker process knows nothing of it any more", non_retryable=True)
         positions: list[int] = wire["positions"]
+        run.keep_only(positions)
         return await self._find_answer(token, wire["lane"], run, positions, run.await_calls(positions))
 
     async def drain(self) -> None:

@@ -85,6 +85,12 @@ class BatchRun:
             await self._has_result.wait()
         await self._wait_for_others()
 
+    def keep_only(self, positions: Sequence[int]) -> None:
+        """Forget all but these positions, because the pack has the results of all others: most of a batch's bytes."""
+        kept = frozenset(positions)
+        self._order.forget_others(kept)
+        self._results = {position: result for position, result in self._results.items() if position in kept}
+
     async def finish(self) -> None:
         """Wait until no call is in flight."""
         await self._is_idle.wait()
@@ -234,6 +240,10 @@ class _Order:
         self.spread = PackSpread(*wire["spread"])
         self.entries: list[Entry] = wire["entries"]
         self.tries_before = tries_before
+
+    def forget_others(self, positions: frozenset[int]) -> None:
+        """Forget the entries of all other positions."""
+        self.entries = [entry if n in positions else [] for n, entry in enumerate(self.entries)]
 
     def name_version(self, position: int) -> str:
         """Name a version of a message, as its idempotency key does."""
