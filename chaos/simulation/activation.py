@@ -21,7 +21,7 @@ from temporalio.common import Priority, TypedSearchAttributes
 from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.worker._workflow_instance import WorkflowInstance, WorkflowInstanceDetails
 
-from chaos.simulation.history import Command, Resolution, What
+from chaos.simulation.history import Command, What
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW
 from shared.temporal.converter import DATA_CONVERTER
 from workflows.message_workflow import MessageWorkflow
@@ -82,7 +82,7 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         defn=workflow._Definition.must_from_class(_WORKFLOWS[run.workflow_type]),
         info=info,
         randomness_seed=0,
-        extern_functions={"__temporal_assert_local_activity_valid": _accept_any},
+        extern_functions={},
         disable_eager_activity_execution=True,
         worker_level_failure_exception_types=[],
         patch_activation_callback=None,
@@ -90,10 +90,6 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         last_failure=None,
     )
     return UnsandboxedWorkflowRunner().create_instance(details)
-
-
-def _accept_any(_activity_type: str) -> None:
-    """Accept any activity, because every simulated worker registers all of them."""
 
 
 def activate(instance: WorkflowInstance, activation: WorkflowActivation) -> list[WorkflowCommand]:
@@ -146,19 +142,11 @@ def timer_job(seq: int) -> WorkflowActivationJob:
     return job
 
 
-def activity_job(seq: int, resolution: Resolution, *, is_local: bool) -> WorkflowActivationJob:
+def activity_job(seq: int, resolution: ActivityResolution) -> WorkflowActivationJob:
     """Make the job that resolves an activity."""
     job = WorkflowActivationJob()
     job.resolve_activity.seq = seq
-    job.resolve_activity.result.CopyFrom(resolution.result)
-    job.resolve_activity.is_local = is_local
-    return job
-
-
-def patch_job(patch_id: str) -> WorkflowActivationJob:
-    """Make the job that announces a patch's marker in the history."""
-    job = WorkflowActivationJob()
-    job.notify_has_patch.patch_id = patch_id
+    job.resolve_activity.result.CopyFrom(resolution)
     return job
 
 
@@ -192,25 +180,23 @@ def application_failure(exc: BaseException) -> Failure:
     return failure
 
 
-def timeout_failure(timeout_type: int, *, is_local: bool, activity: str) -> Failure:
-    """Make the failure of an activity that timed out; an ordinary activity's failure wraps the cause."""
+def timeout_failure(timeout_type: int) -> Failure:
+    """Make the cause of the failure of an activity that timed out."""
     cause = Failure(message="activity timed out")
     cause.timeout_failure_info.timeout_type = cast("Any", timeout_type)
-    if is_local:
-        return cause
-    return wrap_failure(cause, activity)
+    return cause
 
 
 def wrap_failure(cause: Failure, activity: str) -> Failure:
-    """Wrap the cause of an ordinary activity's failure, as the server does."""
+    """Wrap the cause of an activity's failure, as the server does."""
     failure = Failure(message="activity error")
     failure.activity_failure_info.activity_type.name = activity
     failure.cause.CopyFrom(cause)
     return failure
 
 
-def read_command(command: WorkflowCommand) -> Command | None:
-    """Read a command that causes an event; None for the request to run a local activity, which causes one later."""
+def read_command(command: WorkflowCommand) -> Command:
+    """Read a command, each of which causes an event."""
     match command.WhichOneof("variant"):
         case "start_timer":
             timer = command.start_timer
@@ -221,16 +207,12 @@ def read_command(command: WorkflowCommand) -> Command | None:
             return Command(What.ACTIVITY_SCHEDULED, command.schedule_activity.seq, command.schedule_activity)
         case "upsert_workflow_search_attributes":
             return Command(What.UPSERTED)
-        case "set_patch_marker":
-            return Command(What.PATCHED, 0, command.set_patch_marker.patch_id)
         case "modify_workflow_properties":
             return Command(What.MEMO_CHANGED)
         case "continue_as_new_workflow_execution":
             return Command(What.CONTINUED, 0, command.continue_as_new_workflow_execution)
         case "complete_workflow_execution":
             return Command(What.COMPLETED, 0, command.complete_workflow_execution)
-        case "schedule_local_activity":
-            return None
         case other:
             raise WorkflowTaskFailure(f"workflow code gave a command that the simulation does not know: {other}")
 

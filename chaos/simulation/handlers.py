@@ -10,14 +10,36 @@ from activities.api.handler import Handler, handler
 from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 from chaos.simulation.faults import Faults
 from chaos.simulation.ledger import Call, Ledger
-from chaos.simulation.worker import IS_CURRENT, WORKER, Worker
+from chaos.simulation.worker import WORKER, Worker
 from shared.messages.encoding import Pack
 
 PACKED, SOLO = "packed", "solo"
-TIMEOUT = timedelta(seconds=8)
+TIMEOUT = timedelta(seconds=25)
 MAX_ATTEMPTS = 3
+IO_SECONDS = (0.1, 0.3)
+LONG_IO_SECONDS = 10.0
+LONG_IO_SHARE = 0.01
+HANGING_IO_SHARE = 0.002
+"""Shares of all calls, at all times: that a site is slow or silent is no fault of the system."""
+
+SILENT = "silent"
+"""How ids of messages begin whose site never answers."""
+
 QUIET_DELAYS = (40.0, 80.0)
 """Delays after the last fault: long, because it is enough that each message comes back a few times until the end."""
+
+
+HANGS_SECONDS = 10 * TIMEOUT.total_seconds()
+
+
+def _draw_io(message: Message, rng: random.Random) -> float:
+    """Draw how many seconds a call waits for its site."""
+    share = rng.random()
+    if message.id.startswith(SILENT) or share < HANGING_IO_SHARE:
+        return HANGS_SECONDS
+    if share < HANGING_IO_SHARE + LONG_IO_SHARE:
+        return LONG_IO_SECONDS
+    return rng.uniform(*IO_SECONDS)
 
 
 class Handlers:
@@ -47,19 +69,23 @@ class Handlers:
         """Handle one call."""
         worker = WORKER.get()
         await worker.wait_while_stalled()
-        call = self._ledger.begin_call(message, IS_CURRENT.get())
+        call = self._ledger.begin_call(message, worker)
         rng = random.Random(f"{self._seed}|{message.kind}:{message.id}:{message.version}:{call.number}")
         try:
             return await self._work(worker, message, rng, call)
+        except asyncio.CancelledError:
+            if not call.has_ended:
+                self._ledger.cut_off(call, message, TIMEOUT.total_seconds())
+            raise
         finally:
             call.is_open = False
 
     async def _work(self, worker: Worker, message: Message, rng: random.Random, call: Call) -> Again | Done | Reject:
-        await asyncio.sleep(rng.uniform(0, 0.2))
+        await asyncio.sleep(_draw_io(message, rng))
         if self._faults.strikes("handler is slow", rng):
-            await asyncio.sleep(rng.uniform(0, TIMEOUT.total_seconds() - 0.5))
+            await asyncio.sleep(rng.uniform(0, TIMEOUT.total_seconds() - LONG_IO_SECONDS - 0.5))
         if self._faults.strikes("handler hangs", rng):
-            await asyncio.sleep(10 * TIMEOUT.total_seconds())
+            await asyncio.sleep(HANGS_SECONDS)
         if self._faults.strikes("handler kills its worker", rng):
             worker.kill()
         await worker.wait_while_stalled()

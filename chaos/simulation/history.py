@@ -20,10 +20,8 @@ class What(enum.StrEnum):
     TIMER_FIRED = "timer fired"
     ACTIVITY_SCHEDULED = "activity scheduled"
     ACTIVITY_ENDED = "activity ended"
-    MARKED = "local activity marked"
     UPSERTED = "search attributes upserted"
     MEMO_CHANGED = "memo changed"
-    PATCHED = "patched"
     CONTINUED = "continued as new"
     COMPLETED = "workflow completed"
 
@@ -33,10 +31,8 @@ COMMANDED = frozenset(
         What.TIMER_STARTED,
         What.TIMER_CANCELED,
         What.ACTIVITY_SCHEDULED,
-        What.MARKED,
         What.UPSERTED,
         What.MEMO_CHANGED,
-        What.PATCHED,
         What.CONTINUED,
         What.COMPLETED,
     }
@@ -65,31 +61,18 @@ class Command:
     content: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The result of an activity as an activation's protobuf message, and for a local activity the core's end time."""
-
-    result: Any
-    complete_time: float = 0.0
-
-
 def find_piece_end(events: Sequence[Event], begin: int) -> int:
     """Give the end of the piece that begins at an index: the begin of the next task that did not fail.
 
-    As in the core's `find_end_index_of_next_wft_seq`, tasks that only kept a local activity's task alive are skipped.
+    As the core's `find_end_index_of_next_wft_seq`.
     """
-    has_command = False
     for index in range(begin, len(events)):
         event = events[index]
-        has_command = has_command or event.what in COMMANDED
         if event.what in CLOSING:
             return index + 1
         if event.what is not What.TASK_BEGUN:
             continue
-        after = [e.what for e in events[index + 1 : index + 3]]
-        if after[:1] == [What.TASK_FAILED]:
-            continue
-        if after == [What.TASK_COMPLETED, What.TASK_SCHEDULED] and not has_command:
-            continue
-        return index + 1
+        after = [e.what for e in events[index + 1 : index + 2]]
+        if after != [What.TASK_FAILED]:
+            return index + 1
     return len(events)

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from activities.api.outcome import Message
 from chaos.simulation.replica import Replica
+from chaos.simulation.requests import name_version
 from chaos.simulation.server import Run
 from chaos.simulation.state_checks import StateChecks
 from chaos.simulation.virtual_time import EPOCH
+from chaos.simulation.worker import Worker
 
 STEPS_KEPT = 40
 
@@ -22,11 +23,27 @@ class Violation(Exception):
 class Call:
     """One call of a handler."""
 
+    key: str
     version: int
     number: int
     began_at: float
-    is_current: Callable[[], bool]
+    worker: Worker
     is_open: bool = True
+    has_ended: bool = False
+    """Whether its handler came to an end by itself."""
+    counts_as_failed: bool = False
+    """Whether its version is to be called again: it has failed, has used up its time, or has asked for it."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether somebody waits for its outcome."""
+        return self.worker.server.requests.awaits(self.key, self.worker, self.began_at - EPOCH)
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether a fault has hit its worker, or a task or answer of those who wait for it."""
+        since = self.began_at - EPOCH
+        return self.worker.was_hit_since(since) or self.worker.server.requests.is_hit(self.key)
 
 
 @dataclass(slots=True)
@@ -52,6 +69,8 @@ class Tracked:
     decided_from: dict[int, float] = field(default_factory=dict[int, float])
     """For each version, the begin of the first call that could decide its due time."""
     calls: list[Call] = field(default_factory=list[Call])
+    last: Call | None = None
+    """The call that began last."""
     counts: Counter[int] = field(default_factory=Counter[int])
     decided: int = 0
     """Its version after the last completed task."""
@@ -76,6 +95,7 @@ class Ledger:
         self.steps: list[str] = []
         self.count = 0
         self.calls = 0
+        self.repeated_by_faults = 0
         self._skew = 2 * skew + 0.002
         self._checks = StateChecks(self)
 
@@ -86,7 +106,10 @@ class Ledger:
 
     def of(self, kind: str, message_id: str) -> Tracked:
         """Give the record of a message."""
-        return self.messages.setdefault((kind, message_id), Tracked())
+        found = self.messages.get((kind, message_id))
+        if found is None:
+            found = self.messages[kind, message_id] = Tracked()
+        return found
 
     def note(self, step: str) -> None:
         """Record a step; the last STEPS_KEPT steps explain a failure."""
@@ -100,19 +123,29 @@ class Ledger:
             self.note(f"BROKEN: {what}")
             self.broken.set_exception(Violation(what))
 
-    def begin_call(self, message: Message, is_current: Callable[[], bool]) -> Call:
+    def begin_call(self, message: Message, worker: Worker) -> Call:
         """Record a handler's call, and check that it is allowed."""
         tracked = self.of(message.kind, message.id)
         name = f"{message.kind}:{message.id} version {message.version}"
         self.calls += 1
         tracked.counts[message.version] += 1
-        call = Call(message.version, tracked.counts[message.version], self.now, is_current)
-        self.note(f"call {name} attempt no. {call.number}{'' if is_current() else ' (nobody waits for it)'}")
-        if is_current():
+        key = name_version(message.kind, message.id, message.version)
+        call = Call(key, message.version, tracked.counts[message.version], self.now, worker)
+        unheard = "" if call.is_current else " (nobody waits for it)"
+        self.note(f"call {name} no. {call.number} on {worker.name}{unheard}")
+        if call.is_current:
             self._check_call(name, tracked, call)
+        self._check_repeated(name, tracked, call)
         tracked.calls = [before for before in tracked.calls if before.is_open] + [call]
+        tracked.last = call
         tracked.decided_from.setdefault(message.version + 1, self.now)
         return call
+
+    def cut_off(self, call: Call, message: Message, timeout: float) -> None:
+        """Record that a call was cancelled, which counts as a failure after `timeout` seconds."""
+        seconds = self.now - call.began_at
+        call.counts_as_failed = seconds > timeout - self._skew - 0.1
+        self.note(f"end  {message.kind}:{message.id} version {call.version}: cut off after {seconds:.1f} s")
 
     def end_call(self, call: Call, message: Message, outcome: str, delay: float) -> None:
         """Record the outcome of a call; a message that comes back may do so after `delay` seconds at the earliest."""
@@ -123,6 +156,8 @@ class Ledger:
             tracked.soonest[following] = min(soonest, tracked.soonest.get(following, soonest))
         if outcome == "done":
             tracked.may_be_over = True
+        call.has_ended = True
+        call.counts_as_failed = outcome not in ("again", "done")
 
     def note_failure(self, run: Run, exc: Exception) -> None:
         """Record that workflow code failed a task, which breaks a promise."""
@@ -138,10 +173,9 @@ class Ledger:
         if tracked.sent == 0:
             self.violate(f"{name} is called, and nobody has sent it")
         for other in tracked.calls:
-            if other.is_open and other.is_current():
+            if other.is_open and other.is_current:
                 self.violate(f"{name} is called while version {other.version} of it is at work")
-        # a worker whose task has timed out may still call handlers, but the server ignores its results
-        if tracked.decided > call.version and not tracked.may_be_over and call.is_current():
+        if tracked.decided > call.version and not tracked.may_be_over:
             self.violate(f"{name} is called when it is at version {tracked.decided}")
         revised = tracked.revisions_sent - tracked.newest_revisions
         if call.version > tracked.newest + 1 + revised and not tracked.may_be_over:
@@ -160,3 +194,13 @@ class Ledger:
                 self.violate(f"{name} is called {early:.3f} s early")
         if call.version != tracked.newest:
             tracked.newest, tracked.newest_revisions = call.version, tracked.revision
+
+    def _check_repeated(self, name: str, tracked: Tracked, call: Call) -> None:
+        """Check that a version is called again only after a failure or a fault."""
+        before = tracked.last
+        if before is None or before.version != call.version or tracked.may_be_over:
+            return
+        if before.is_hit:
+            self.repeated_by_faults += 1
+        elif before.is_open or not before.counts_as_failed:
+            self.violate(f"{name} is called again without a fault, after {self.now - before.began_at:.1f} s")

@@ -8,18 +8,21 @@ from typing import Any
 
 from chaos.simulation.bridge import SOURCE, Bridge
 from chaos.simulation.client import find_view
-from chaos.simulation.handlers import PACKED, SOLO
+from chaos.simulation.handlers import PACKED, SILENT, SOLO, TIMEOUT
 from chaos.simulation.ledger import Ledger, Violation
 from chaos.simulation.server import Run, Server
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, workflow_id
 from starter.starting.receipts import StartOutcome
 
-GRACE_SECONDS = 60.0
+GRACE_SECONDS = 20.0
 """Most lateness of a message beyond its tolerance."""
 
-BATCH_SECONDS = 60.0
-"""Most seconds of a batch: handlers take 8 seconds at most, and nothing is lost after the last fault."""
+TASK_SECONDS = 10.0
+"""Most seconds since the last event while a workflow task is under way: nothing is lost after the last fault."""
+
+CALL_SECONDS = TIMEOUT.total_seconds() + GRACE_SECONDS
+"""Most lateness of a message beyond its tolerance while its handler is at work."""
 
 
 def check_end(server: Server, ledger: Ledger, bridge: Bridge) -> None:
@@ -29,7 +32,9 @@ def check_end(server: Server, ledger: Ledger, bridge: Bridge) -> None:
         if run.workflow_type == PACK_WORKFLOW:
             _check_pack(run, ledger.now, found)
         elif run.is_open:
-            _check_late(run.workflow_id, _view(run)._state, ledger.now)
+            state: MessageState = _view(run)._state
+            _check_late(run.workflow_id, state, ledger.now)
+            _check_parked(state)
     _check_found(server, ledger, found)
     _check_records(ledger, bridge, found)
 
@@ -43,7 +48,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         raise Violation(f"{run.workflow_id} is closed")
     if run.task is not None or run.is_task_scheduled:
         begun = max(event.at for event in run.history)
-        if now - begun > BATCH_SECONDS:
+        if now - begun > TASK_SECONDS:
             raise Violation(f"a task of {run.workflow_id} has been under way for {now - begun:.0f} s")
         view = None
     else:
@@ -55,6 +60,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         found[state.id] = state
         if not state.ended:
             _check_late(f"{run.workflow_id}, {state.id}", state, now)
+            _check_parked(state)
     if view is not None and (len(pack.forwarding) or pack.leaving):
         raise Violation(
             f"{run.workflow_id} still has {len(pack.forwarding)} messages of other packs, "
@@ -64,10 +70,17 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
 
 def _check_late(name: str, state: MessageState, now: float) -> None:
     late = now - max(state.due_at, state.latest_at)
-    if not state.is_held and late > GRACE_SECONDS:
+    most = CALL_SECONDS if state.is_running else GRACE_SECONDS
+    if not state.is_held and late > most:
         raise Violation(
             f"{name} stands still: {late:.0f} s late at version {state.version}, last {state.decisions[-1:]}"
         )
+
+
+def _check_parked(state: MessageState) -> None:
+    """Check that a message whose site never answers was parked after its attempts; nobody sends it signals."""
+    if state.id.startswith(SILENT) and not state.is_parked:
+        raise Violation(f"{state.id} is not parked, but at version {state.version}, attempt {state.attempt}")
 
 
 def _check_found(server: Server, ledger: Ledger, found: dict[str, MessageState]) -> None:

@@ -13,11 +13,14 @@ from chaos.simulation.activities import ActivityTask
 from chaos.simulation.faults import Faults
 from chaos.simulation.history import CLOSING, Command, Event, What
 from chaos.simulation.replica import Replica
+from chaos.simulation.requests import HandlerRequests
 from chaos.simulation.virtual_time import EPOCH
+from shared.settings import Settings
 
 MATCHING_SECONDS = 0.02
-LONG_WAIT_SECONDS = 30.0
+LONG_WAIT_SECONDS = 90.0
 EVENT_BYTES = 150
+CALLS_MARK = "-calls-"  # in the name of a task queue that belongs to one worker
 
 
 class TaskTaker(Protocol):
@@ -28,6 +31,16 @@ class TaskTaker(Protocol):
     @property
     def polls(self) -> bool:
         """Whether the worker polls for tasks."""
+        ...
+
+    @property
+    def polls_calls(self) -> bool:
+        """Whether the worker polls on its own queue."""
+        ...
+
+    @property
+    def calls_queue(self) -> str:
+        """The task queue of this worker alone."""
         ...
 
     def begin_task(self, task: "WorkflowTask") -> None:
@@ -92,8 +105,8 @@ class Server:
         self._count = 0
         self.workers: list[TaskTaker] = []
         self.current: dict[str, Run] = {}
-        self.task_seconds = 60.0
-        """Timeout of workflow tasks."""
+        self.requests = HandlerRequests()
+        self.task_seconds = Settings().workflow_task_timeout.total_seconds()
         self.suggest_after = math.inf
         """Number of events after which the server suggests continue-as-new."""
 
@@ -121,22 +134,17 @@ class Server:
         self._begin_run(workflow_type, workflow_id, task_queue, arguments, "")
         return True
 
-    def complete(
-        self, task: WorkflowTask, commands: Sequence[Command], replica: Replica, *, forces_task: bool
-    ) -> tuple[bool, WorkflowTask | None]:
-        """Complete a workflow task; gives whether it counts, and the next task if the worker wants it at once.
-
-        A worker whose completion does not count must drop the results of the task.
-        """
+    def complete(self, task: WorkflowTask, commands: Sequence[Command], replica: Replica) -> bool:
+        """Complete a workflow task; gives whether it counts: if not, the worker must drop the run from its cache."""
         run = task.run
         if task.is_over:
             self.faults.hits["late answer refused"] += 1
-            return False, None
+            return False
         self._end_task(task)
         if run.buffered and any(command.what in CLOSING for command in commands):
             self.faults.hits["end refused for a signal"] += 1
             self._fail(run)
-            return False, None
+            return False
         run.attempt = 1
         self._append(run, Event(What.TASK_COMPLETED, self.now))
         for command in commands:
@@ -145,14 +153,9 @@ class Server:
         has_news = bool(run.buffered)
         self._flush(run)
         self._watch(run, replica)
-        if not run.is_open:
-            return True, None
-        if forces_task:
-            self._append(run, Event(What.TASK_SCHEDULED, self.now))
-            return True, self._begin_task(run)
         if has_news:
             self._schedule(run)
-        return True, None
+        return True
 
     def fail(self, task: WorkflowTask, exc: Exception) -> None:
         """Record that workflow code failed a task."""
@@ -167,15 +170,20 @@ class Server:
         if run.activities.pop(activity.seq, None) is not None and run.is_open:
             self._note(run, Event(What.ACTIVITY_ENDED, self.now, activity.seq, resolution))
 
-    def pick_worker(self, liked: TaskTaker | None = None) -> TaskTaker | None:
-        """Pick a worker that polls for tasks, `liked` if it does."""
-        ready = [worker for worker in self.workers if worker.polls]
-        return liked if liked in ready else self._rng.choice(ready) if ready else None
+    def pick_worker(self, liked: TaskTaker | None = None, queue: str = "") -> TaskTaker | None:
+        """Pick a worker that polls for tasks, `liked` if it does; a worker's own queue is served by nobody else."""
+        if CALLS_MARK in queue:
+            ready = [worker for worker in self.workers if worker.polls_calls and worker.calls_queue == queue]
+        else:
+            ready = [worker for worker in self.workers if worker.polls]
+        if liked in ready:
+            return liked
+        return self._rng.choice(ready) if ready else None
 
-    def wait_seconds(self) -> float:
-        """Draw how many seconds a task waits for its worker."""
+    def draw_wait(self) -> tuple[float, bool]:
+        """Draw how many seconds a task waits for its worker, and whether a fault makes it wait long."""
         is_long = self.faults.strikes("task waits long")
-        return self._rng.uniform(0, LONG_WAIT_SECONDS if is_long else MATCHING_SECONDS)
+        return self._rng.uniform(0, LONG_WAIT_SECONDS if is_long else MATCHING_SECONDS), is_long
 
     def _begin_run(self, workflow_type: str, workflow_id: str, queue: str, arguments: Any, before: str) -> None:
         self._count += 1
@@ -207,7 +215,8 @@ class Server:
             return
         run.is_task_scheduled = True
         self._append(run, Event(What.TASK_SCHEDULED, self.now))
-        delay = self.wait_seconds() + (0.0 if run.attempt == 1 else min(2.0**run.attempt, 60.0) - 2)
+        wait, _ = self.draw_wait()
+        delay = wait + (0.0 if run.attempt == 1 else min(2.0**run.attempt, 60.0) - 2)
         self._loop.call_later(delay, self._hand_out, run)
 
     def _hand_out(self, run: Run) -> None:
@@ -267,6 +276,7 @@ class Server:
         run.is_open = False
         for timer in run.timers.values():
             timer.cancel()
+        run.activities.clear()  # nobody waits for them any more, and their workers learn it from a heartbeat
 
     def _fire(self, run: Run, seq: int) -> None:
         run.timers.pop(seq, None)

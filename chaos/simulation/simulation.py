@@ -18,7 +18,7 @@ from activities.registry import Registry
 from chaos.simulation.bridge import Bridge
 from chaos.simulation.client import SimulatedClient
 from chaos.simulation.faults import Faults
-from chaos.simulation.handlers import Handlers
+from chaos.simulation.handlers import SILENT, Handlers
 from chaos.simulation.ledger import Ledger, Violation
 from chaos.simulation.liveness import check_end
 from chaos.simulation.replay_check import ReplayCheck
@@ -79,6 +79,7 @@ class _World:
 
     async def run(self) -> Outcome:
         self._build()
+        self._loop.set_exception_handler(self._note_error)
         work = [asyncio.create_task(self._live())]
         await asyncio.wait([*work, self.ledger.broken], return_when=asyncio.FIRST_COMPLETED)
         failure = ""
@@ -97,19 +98,25 @@ class _World:
             self._seed, failure, ledger.count, ledger.calls, self.faults.hits, list(ledger.steps), self._loop.time()
         )
 
+    def _note_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Let no error of a callback pass unseen: a model that stands still would look like a broken promise."""
+        if isinstance(context.get("exception"), Exception):
+            self.ledger.violate(f"{context['message']}: {context['exception']!r}")
+
     def _build(self) -> None:
         rng = self._rng
         self.faults = Faults(random.Random(rng.random()))
         self.ledger = Ledger(self.faults.skew)
         self._replays = ReplayCheck(random.Random(rng.random()), self.ledger)
         self.server = Server(random.Random(rng.random()), self.faults, self._replays.watch, self.ledger.note_failure)
-        self.server.task_seconds = rng.choice([10.0, 60.0])
         if self.faults.has("history long"):
             self.server.suggest_after = rng.choice([15, 40, 100])
-        self.settings = Settings(patience=timedelta(minutes=4), compress_packs=self._seed % 2 == 1)
+        self.settings = Settings(patience=timedelta(minutes=4))
+        self._cached = rng.choice([1, 2, 4, 100])
+        self._drain = rng.choice([2.0, 30.0])
         self.client = SimulatedClient(self.server, self.faults, random.Random(rng.random()))
         lane, size = rng.choice(["short", "short", "medium"]), rng.choice([4, 20, 200])
-        self._pack = Pack(packs=rng.randint(1, 3), size=size, coalesce=timedelta(seconds=rng.choice([0, 5, 30])))
+        self._pack = Pack(packs=rng.choice([1, 2, 3, 8]), size=size, coalesce=timedelta(seconds=rng.choice([0, 5, 30])))
         self._delays = rng.choice([(1.0, 3.0), (1.0, 10.0), (5.0, 60.0), (5.0, 120.0)])
         self._tolerance = rng.choice([0.0, 5.0, 30.0])
         self._pad = rng.choice([0, 0, 0, 3500]) if self._delays[1] > 10 else 0
@@ -135,7 +142,15 @@ class _World:
         settings = self.settings
         gates, limits, telemetry = Gates("dormice", _read_clock), Limits("dormice"), Telemetry(is_on=False)
         dispatch = Dispatch(self._registry, settings, _HTTP, gates, limits, telemetry, clock=_read_clock)
-        worker = Worker(f"worker-{self._workers}", self.server, dispatch, self.client, seed=str(self._seed))
+        worker = Worker(
+            f"worker-{self._workers}",
+            self.server,
+            dispatch,
+            self.client,
+            seed=str(self._seed),
+            cached=self._cached,
+            drain=self._drain,
+        )
         self._processes = [*(process for process in self._processes if process.is_alive), worker]
         self.server.workers = list(self._processes)
 
@@ -144,11 +159,13 @@ class _World:
         seconds = rng.choice([60.0, 120.0, 240.0]) if self._delays[1] > 10 else 60.0
         count = rng.choice([3, 8, 20]) if self._pad == 0 else 60
         ids = [f"m{n}" for n in range(count)]
-        solo = [f"s{n}" for n in range(rng.choice([0, 2]))]
+        solo = [f"s{n}" for n in range(rng.choice([0, 2, 6]))]
         steps: list[Coroutine[Any, Any, None]] = [
             self.users.start_packed(ids[n::3], seconds / 3) for n in range(min(3, count))
         ]
-        steps += [self.users.start_solo(message_id, seconds / 3) for message_id in solo]
+        silent = [f"{SILENT}{n}" for n in range(rng.choice([0, 0, 1, 3]))]
+        steps += [self.users.start_packed([message_id], seconds / 3) for message_id in silent]
+        steps += [self.users.start_solo(message_id, seconds / 3) for message_id in (*solo, *silent[:1])]
         steps += [self.users.steer_for_long(ids[n::2], seconds) for n in range(2)]
         steps.append(self.users.steer_solo_for_long(solo, seconds))
         if rng.random() < 0.4:
@@ -178,7 +195,7 @@ class _World:
                 if self.faults.strikes("worker killed"):
                     worker.kill()
                 elif self.faults.strikes("worker stalled"):
-                    worker.stalled_until = self._loop.time() + self._rng.choice([3.0, 30.0, 90.0])
+                    worker.stall(self._rng.choice([3.0, 30.0, 90.0]))
                 elif self.faults.strikes("worker drained"):
                     worker.drain()
                 if self.faults.strikes("cache evicted"):
@@ -190,6 +207,6 @@ class _World:
         self.ledger.note("nothing goes wrong from here on")
         self.faults.stop()
         for worker in self._processes:
-            worker.stalled_until = 0.0
+            worker.resume()
         for _ in range(2):
             self._start_worker()

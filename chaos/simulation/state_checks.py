@@ -50,7 +50,7 @@ class StateChecks:
                 self._check_revision(kind, message_id, state.payload["rev"], run.workflow_id)
 
     def _check_pack(self, name: str, pack: PackState) -> None:
-        alive = frozenset(pack._entries) | frozenset(pack._running)
+        alive = frozenset(pack._entries) | frozenset(pack.in_flight.messages)
         before = self._seen[name].alive if name in self._seen else frozenset[str]()
         self._is_repacked |= any(seen.packs != pack.packs for seen in self._seen.values())
         self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
@@ -66,18 +66,19 @@ class StateChecks:
 
     def _check_batches(self, name: str, workflow: Any) -> None:
         pack: PackState = workflow._pack
-        for message_id, running in pack._running.items():
+        for message_id, running in pack.in_flight.messages.items():
             version = running.entry[VERSION]
             tracked = self._ledger.of(pack.kind, message_id)
             # from now on signals affect the next version, even if this version's handler is called later
             tracked.decided_from.setdefault(version + 1, self._ledger.now)
             tracked.decided = version
-            if running.batch not in workflow._batches:
-                self._ledger.violate(f"{name}: {message_id} is at work in batch {running.batch}, which is over")
+            batch = pack.in_flight.batches.get(running.token)
+            if batch is None or message_id not in [batch.ids[n] for n in batch.left]:
+                self._ledger.violate(f"{name}: {message_id} is at work in batch {running.token}, which is over")
 
     def _check_sizes(self, name: str, pack: PackState) -> None:
         counted = sum(measure(entry) for entry in (*pack._entries.values(), *pack._ended.values()))
-        counted += sum(running.size for running in pack._running.values())
+        counted += sum(running.size for running in pack.in_flight.messages.values())
         if counted != pack.bytes:
             self._ledger.violate(f"{name} believes to hold {pack.bytes:,} bytes and holds {counted:,}")
         receipts = sum(measure(kept) for kept in pack.receipts.items())

@@ -16,7 +16,6 @@ from chaos.simulation.handlers import PACKED, SOLO
 from chaos.simulation.ledger import Ledger
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
-from shared.messages.message import SERIAL
 from shared.messages.placement import (
     MESSAGE_WORKFLOW,
     Layout,
@@ -49,8 +48,8 @@ from starter.starting.start_request import build_pack_request, first_entry, firs
 from starter.steering.repack import SPREAD
 from workflows.packs.receipts import KEPT_SECONDS
 
-UNHEARD_SECONDS = 150.0
-"""Most seconds until a workflow handles a signal: two lost tasks, one after the other."""
+UNHEARD_SECONDS = 240.0
+"""Most seconds until a workflow handles a signal: two tasks that wait long and are lost, one after the other."""
 
 MALFORMED: tuple[tuple[str, Any], ...] = (
     ("run_now", {}),
@@ -62,10 +61,7 @@ MALFORMED: tuple[tuple[str, Any], ...] = (
     ("admit", {}),
     ("admit", {"token": "x", "entries": [1]}),
     ("spread", {"packs": "many"}),
-    ("report", {"batch": 99}),
 )
-
-TODAYS_SHARE = 0.7  # of solo messages; the others are started as older code did it
 
 
 class Users:
@@ -108,9 +104,6 @@ class Users:
         self._note_start(SOLO, message_id, envelope)
         name, queue = workflow_id(SOLO, message_id), task_queue(self._settings.task_queue_prefix, self.layout.lane)
         state = first_state(envelope, self._ledger.now).dump()
-        # older code minds the server's suggestion to continue as new, which a replay may see in another task
-        if self._faults.has("history long") or self._rng.random() < TODAYS_SHARE:
-            state[SERIAL] = 1
         await self._patiently(lambda: self._client.start(MESSAGE_WORKFLOW, name, queue, state))
         self._ledger.of(SOLO, message_id).is_acknowledged = True
 
@@ -159,7 +152,7 @@ class Users:
                 if seen is not None and seen["packs"] >= packs and seen["strays"] == 0 and seen["staying"] == 0:
                     break
                 await asyncio.sleep(0.5)
-        self.layout = Layout(PACKED, self.layout.lane, packs, self.layout.size, self.layout.coalesce, self.layout.packs)
+        self.layout = Layout(PACKED, self.layout.lane, packs, self.layout.size, self.layout.coalesce)
         self._ledger.note(f"the kind is spread over {packs} packs")
 
     def build_admission(self, *, revises: bool) -> PackStarter:

@@ -14,19 +14,11 @@ SEARCH_SECONDS = float(os.environ.get("SIMULATE_SECONDS", "60"))
 SUITE_SEEDS = range(1_000_000, 1_000_012)
 
 KEPT = {
-    4: "a batch's time runs out though its handlers were called; a `retract` that forgets a message fails here",
-    12: "chunks are asked about late; receipts that are forgotten after a second fail here",
-    14: "a signal comes between a local result and the task it is heard in; a clock that signals move fails here",
-    20008: "a task is given up while its local activity is at work; the model once let two tasks share one cache entry",
-    10047: "a signal comes for a message whose batch still waits for a worker; the checks once took its call for early",
-    30038: "a signal waits beside a split local result; how long the history was, was once read in another task",
-    700116: "two ordinary batches end beside a local one; they were once heard together, or one by one on a replay",
-    700156: "a task is lost after messages were forwarded; a batch before it was once called again behind their back",
-    700480: "a local batch is lost by the clock; the index once got its members, which a replay saw otherwise",
-    1000055: "records of the past come beside a batch; what was asked for at once was once forgotten",
-    900050: "a task that only kept a handler going is passed over; its figures once made a message begin anew",
-    700749: "the same; how many it held once counted towards continuing as new",
-    10064: "two batches are lost with one task; the checks once took the older version's call for a step back",
+    4: "packs that hold many messages, and a cache that drops runs all the time",
+    453402116: "a worker drains while a pack with calls in flight goes on in a new run; they once counted as lost",
+    2465606267: "a message leaves a pack while its handler works, and the pack goes on in a new run; it once stayed there",
+    2705186644: "heartbeats of solo calls are lost; the checks once took the call before for one that counts",
+    1900886457: "faults end while a worker is stopped; the checks once forgot that it was",
 }
 """Seeds with what each of them tries out. Seeds that have failed once belong here, with what was found."""
 
