@@ -5,14 +5,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from chaos.faults import EVERYTHING
 from chaos.groups import GROUPS
 from chaos.injection import Injected
 from chaos.ledger import Entry, What
 from chaos.tracks import Findings, Track
 from shared.messages.placement import pack_index
 
-LATE_SECONDS = 60.0
+LATE_SECONDS = 20.0
 """Most lateness of a message, beyond its tolerance, once the faults are over."""
+
+REPEATED = "repeated without a fault"
+WORKER_AFTERMATH_SECONDS = 5.0
+"""How long after it goes on a worker that was stopped may still answer what nobody waits for any more."""
+
+SERVER_AFTERMATH_SECONDS = 30.0
+"""How long after a fault of the server its calls may still fail or be late: it reads its shards again, under load."""
+
+SERVER_TARGETS = ("server", "postgres", EVERYTHING)
 
 Message = tuple[int, int]
 
@@ -49,7 +59,6 @@ class Examination:
         self.tracks: dict[Message, Track] = {}
         self.cycles = self.calls = self.failed = self.repeated = 0
         self.cycles_by_group: defaultdict[str, int] = defaultdict(int)
-        self.calls_by_process: defaultdict[int, int] = defaultdict(int)
         self.lateness = array("f")
         self._open: defaultdict[int, set[Message]] = defaultdict(set)
         """Calls in flight, by process."""
@@ -72,17 +81,29 @@ class Examination:
         track = self.tracks.get(key)
         if track is None:
             track = self.tracks[key] = Track(*key)
-        if track.take(entry, self.findings):
+        before = track.take(entry, self.findings)
+        if before is not None:
             self.repeated += 1
+            self._check_repeated(track, before, entry)
         if entry.what == What.BEGAN:
             self.calls += 1
-            self.calls_by_process[entry.pid] += 1
             self._open[entry.pid].add(key)
             self.lateness.append(max(0.0, entry.at - entry.due))
+        elif entry.what == What.CUT_OFF:
+            self._open[entry.pid].discard(key)
         elif entry.what in (What.AGAIN, What.DONE, What.FAILED):
             self._end_call(entry, key, track)
         elif entry.what in (What.STOP_SENT, What.PAUSE_SENT):
             self._release(track)  # a stopped or paused message need not come back
+
+    def _check_repeated(self, track: Track, before: Entry, again: Entry) -> None:
+        """Check that a fault has hit the call before: its worker, or the server while somebody waited for it."""
+        if before.version != again.version or track.may_be_anew:
+            return
+        if not any(_may_have_hit(impact.injected, before, again) for impact in self.impacts):
+            seconds = again.at - before.at
+            sentence = f"{track.name}: version {again.version} was called at {before.at:.3f} and {seconds:.1f} s later"
+            self.findings.add(REPEATED, sentence)
 
     def _end_call(self, entry: Entry, key: Message, track: Track) -> None:
         self._open[entry.pid].discard(key)
@@ -132,7 +153,7 @@ class Examination:
 
     def find_overdue(self, now: float) -> list[Track]:
         """Give the messages that have not run although they are late by more than LATE_SECONDS."""
-        return [track for track in self.tracks.values() if track.is_waiting(now - LATE_SECONDS)]
+        return [track for track in self.tracks.values() if track.is_overdue(now, LATE_SECONDS)]
 
     def check_end(self, now: float) -> list[Track]:
         """Count what is certain only at the end: lost revisions, and messages that never ran or stand still.
@@ -158,3 +179,13 @@ class Examination:
     def acknowledged(self) -> int:
         """The number of messages whose start was acknowledged."""
         return sum(track.acknowledged_at > 0 for track in self.tracks.values())
+
+
+def _may_have_hit(fault: Injected, before: Entry, again: Entry) -> bool:
+    """Return whether a fault may be the reason why a version was called again."""
+    if before.pid in fault.killed or before.pid in fault.drained:
+        return fault.began_at <= again.at
+    if before.pid in fault.stopped:
+        return fault.began_at <= again.at and fault.ended_at + WORKER_AFTERMATH_SECONDS >= before.at
+    is_of_server = fault.target in SERVER_TARGETS
+    return is_of_server and fault.began_at <= again.at and fault.ended_at + SERVER_AFTERMATH_SECONDS >= before.at

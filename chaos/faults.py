@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-TASK_TIMEOUT_SECONDS = 12.0
-"""Timeout of workflow tasks in a run: short, so that a stopped worker often loses its tasks."""
+TASK_TIMEOUT_SECONDS = 10.0
+"""Timeout of workflow tasks in a run, which is the default."""
 
 PAUSE_SECONDS = (14.0, 36.0)
 """Time from one fault to the next."""
@@ -46,6 +46,7 @@ FAULTS = (
     Fault(name="both workers killed", act="kill", targets=("both workers",), seconds=(0.2, 3), weight=2),
     Fault(name="worker stopped, shortly", act="stop", targets=WORKERS, seconds=STOP_SHORT, weight=2),
     Fault(name="worker stopped beyond its tasks", act="stop", targets=WORKERS, seconds=STOP_LONG, weight=2),
+    Fault(name="worker drained and started again", act="restart", targets=WORKERS, seconds=(0, 0)),
     Fault(name="server killed", act="kill", targets=("server",), seconds=(0.2, 4), weight=3),
     Fault(name="server stopped, shortly", act="stop", targets=("server",), seconds=STOP_SHORT),
     Fault(name="server stopped beyond its tasks", act="stop", targets=("server",), seconds=STOP_LONG),

@@ -6,9 +6,12 @@ from datetime import timedelta
 from activities import Pack
 
 PACK_SIZE = 5000
-COALESCE_SECONDS = 1.0
-TOLERANCE_SECONDS = 2.0
+COALESCE_SECONDS = 5.0
+TOLERANCE_SECONDS = 6.0
 """Tolerance of packed messages; solo messages have none."""
+
+TIMEOUT_SECONDS = 25.0
+"""Most seconds of a call, after which a silent site counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +24,6 @@ class Group:
     """Bounds of a message's random delay, in seconds; with (0, 0) it is done after its first cycle."""
     packs: int = 0
     """Number of packs; 0 means that each message has a workflow of its own."""
-    slow_share: float = 0.03
-    """Share of calls that take a second or more, so that faults meet calls in flight."""
 
     @property
     def name(self) -> str:
@@ -39,12 +40,12 @@ class Group:
 
 SOLO = Group(kind="chaos-solo", lane="short", back_after=(20.0, 40.0))
 MEDIUM = Group(kind="chaos-medium", lane="medium", back_after=(20.0, 40.0))
-PACKED = Group(kind="chaos-packed", lane="short", back_after=(5.0, 25.0), packs=24, slow_share=0.003)
-PACKED_MEDIUM = Group(kind="chaos-packed-medium", lane="medium", back_after=(5.0, 30.0), packs=4, slow_share=0.003)
+PACKED = Group(kind="chaos-packed", lane="short", back_after=(5.0, 25.0), packs=48)
+PACKED_MEDIUM = Group(kind="chaos-packed-medium", lane="medium", back_after=(5.0, 30.0), packs=24)
 ONCE = Group(kind="chaos-once", lane="short")
 RECORDS = Group(kind="chaos-record", lane="short", back_after=(20.0, 40.0))
-PACKED_RECORDS = Group(kind="chaos-packed-record", lane="short", back_after=(10.0, 30.0), packs=4, slow_share=0.003)
-SPARK = Group(kind="chaos-spark", lane="short", back_after=(10.0, 40.0), packs=8, slow_share=0.003)
+PACKED_RECORDS = Group(kind="chaos-packed-record", lane="short", back_after=(10.0, 30.0), packs=8)
+SPARK = Group(kind="chaos-spark", lane="short", back_after=(10.0, 40.0), packs=8)
 
 GROUPS = (SOLO, MEDIUM, PACKED, PACKED_MEDIUM, ONCE, RECORDS, PACKED_RECORDS, SPARK)
 """All groups; the ledger names a group by its index in this tuple."""

@@ -1,6 +1,6 @@
 """The handlers of a chaos run: each call is written to the ledger before and after its work.
 
-Worker processes load them by name, both with the present code and with an older version.
+Worker processes load them by name. What a call waits for is real I/O, or lasts as long: see `chaos.site`.
 """
 
 import asyncio
@@ -11,15 +11,21 @@ from pathlib import Path
 from typing import cast
 
 from activities import Again, Context, Done, Message, handler
-from chaos.groups import GROUPS, NUMBER_OF, TOLERANCE_SECONDS, Group
+from chaos.groups import GROUPS, NUMBER_OF, TIMEOUT_SECONDS, TOLERANCE_SECONDS, Group
 from chaos.ledger import LEDGER_VARIABLE, Ledger, What
+from chaos.site import SITE_VARIABLE, draw_seconds
 
 FAILED_SHARE = 0.005
-QUICK_SECONDS = (0.02, 0.25)
-SLOW_SECONDS = (0.5, 2.0)
-ATTEMPTS_MAX = 10_000
-"""Large enough that no message is parked: on `medium`, each call that is lost with its worker counts as an attempt."""
+REQUESTED_SHARE = 0.1
+"""Share of packed calls that ask the site, as all solo ones do; the others sleep as long as it would take to answer."""
 
+ATTEMPTS_MAX = 10_000
+"""Large enough that no message is parked: a call that is lost with its worker counts as an attempt."""
+
+CUT_OFF_SLACK = 0.1
+"""Rounding error of the time after which a cancelled call counts as one that has used up its own."""
+
+_site = os.environ[SITE_VARIABLE]
 _ledger = Ledger(Path(os.environ[LEDGER_VARIABLE]))
 
 
@@ -46,8 +52,13 @@ async def record_call(message: Message, ctx: Context) -> Again | Done:
         )
 
     note(What.BEGAN)
+    over_at = asyncio.get_running_loop().time() + TIMEOUT_SECONDS
     try:
-        await _work(group)
+        await _work(group, ctx)
+    except asyncio.CancelledError:
+        is_late = asyncio.get_running_loop().time() >= over_at - CUT_OFF_SLACK
+        note(What.FAILED if is_late else What.CUT_OFF)
+        raise
     except BaseException:
         note(What.FAILED)
         raise
@@ -60,9 +71,13 @@ async def record_call(message: Message, ctx: Context) -> Again | Done:
     return Again(after=timedelta(seconds=delay), tolerance=tolerance)
 
 
-async def _work(group: Group) -> None:
-    is_slow = random.random() < group.slow_share
-    await asyncio.sleep(random.uniform(*(SLOW_SECONDS if is_slow else QUICK_SECONDS)))
+async def _work(group: Group, ctx: Context) -> None:
+    seconds = draw_seconds()
+    if group.packs and random.random() >= REQUESTED_SHARE:
+        await asyncio.sleep(seconds)
+    else:
+        answer = await ctx.http.get(f"{_site}/{seconds:.3f}", timeout=None)
+        answer.raise_for_status()
     if random.random() < FAILED_SHARE:
         raise FailedOnPurpose("this call fails on purpose")
 
@@ -71,6 +86,7 @@ for _group in GROUPS:
     globals()[_group.kind.replace("-", "_")] = handler(
         _group.kind,
         lane=_group.lane,
+        timeout=timedelta(seconds=TIMEOUT_SECONDS),
         max_attempts=ATTEMPTS_MAX,
         backoff=timedelta(seconds=0.5),
         backoff_max=timedelta(seconds=5),

@@ -26,6 +26,8 @@ class Injected:
     killed: list[int] = field(default_factory=list[int])
     """Ids of the processes that the fault killed."""
     stopped: list[int] = field(default_factory=list[int])
+    drained: list[int] = field(default_factory=list[int])
+    """Ids of the processes that were asked to end, and had some time for it."""
     note: str = ""
 
 
@@ -103,6 +105,7 @@ class Injector:
                 part.send(signal.SIGCONT)
         elif planned.act == "restart":
             for part in parts:
+                done.drained += [member.pid for member in part.members]
                 await part.end()
                 await start_patiently(part, self._tell)
         else:

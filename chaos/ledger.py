@@ -1,7 +1,6 @@
 """The ledger: what was sent, acknowledged and called, stored outside of dormice as records of a fixed size.
 
-Many processes append to one file; a record is one `write` of a few bytes, which the kernel does not split. This module
-imports nothing of dormice, because handlers of two versions of dormice use it.
+Many processes append to one file; a record is one `write` of a few bytes, which the kernel does not split.
 """
 
 import enum
@@ -27,7 +26,9 @@ class What(enum.IntEnum):
     AGAIN = 2
     DONE = 3
     FAILED = 4
-    """The call ended with an exception."""
+    """The call ended with an exception, or has used up its time."""
+    CUT_OFF = 5
+    """The call was cancelled before its time was over."""
     START_SENT = 10
     """A message is about to be sent; `due` is the earliest moment at which it may run."""
     START_ACKNOWLEDGED = 11

@@ -16,7 +16,6 @@ from shared.errors import DormiceError, RetryLater
 from starter.local.supervised_process import SupervisedProcess, start_supervised, stop_supervised
 
 ROOT = Path(__file__).parent.parent
-OLDER_CODE = ROOT / "tests" / "replay" / "older"
 END_SECONDS = 12.0
 ENV_PREFIXES = ("DORMICE_", "TEMPORAL_", "PYTHONPATH", "SPARK_")
 
@@ -73,18 +72,11 @@ class Part(ABC):
 class ProgramPart(Part):
     """A part that is one of dormice's own programs: a worker, the bridge, a Spark driver."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, older: str | None = None
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         super().__init__(name)
         self._command = command
         self._environment = environment
         self._log = log
-        self._older = older
-        self.is_older = False
-        """Whether the next start runs the older code."""
-        self.older_ids: set[int] = set()
-        """Ids of all processes that ran the older code."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -97,24 +89,15 @@ class ProgramPart(Part):
         """Whether the parent watch runs, which ends together with the program."""
         return self._process is not None and self._process.returncode is None
 
-    @property
-    def has_older(self) -> bool:
-        """Whether there is older code that the part can run."""
-        return self._older is not None
-
     async def start(self) -> None:
         """Start the program; returns when there is a process to kill, which may still load its modules."""
         command = [sys.executable, "-P", *self._command]
-        if self.is_older:
-            command = ["env", f"PYTHONPATH={self._older}", *command]
         with self._log.open("ab") as output:
             self._process = await start_supervised(
                 command, output.fileno(), {**self._environment, "PYTHONPATH": str(ROOT)}
             )
         while self.is_alive and not self.members:  # noqa: ASYNC110 — there is no event for the parent watch's child
             await asyncio.sleep(0.02)
-        if self.is_older:
-            self.older_ids |= {member.pid for member in self.members}
 
     async def end(self) -> None:
         """End the program, and let it drain."""
@@ -189,15 +172,3 @@ def make_environment(**values: str) -> dict[str, str]:
     """Give this process's environment without its settings for dormice and Temporal."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)}
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **values}
-
-
-def lay_older_code(folder: Path) -> str | None:
-    """Give the PYTHONPATH for the recorded older version of dormice, with a new folder on it; None if there is none."""
-    archive = next(iter(sorted(OLDER_CODE.glob("*.zip"))), None)
-    if archive is None:
-        return None
-    # an installation of the older code has none of today's entry points
-    (installed := folder / "dormice-0.1.0.dist-info").mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: dormice\nVersion: 0.1.0\n")
-    # the parent watch is of today, in whatever module the older code has its own
-    return os.pathsep.join(map(str, (folder, archive, ROOT)))

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from chaos.checkers import Impact
+from chaos.checkers import REPEATED, Impact
 from chaos.faults import TASK_TIMEOUT_SECONDS
 from chaos.run import LAG, TASKS_MOST, ChaosOptions, Outcome
 from chaos.workload import count_messages
@@ -35,6 +35,7 @@ WORDS = (
     "version gap",
     "revision lost",
     "revision undone",
+    REPEATED,
 )
 """The findings of the checkers, in the order of the report."""
 
@@ -61,6 +62,7 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
         "calls_repeated": found.repeated,
         "acknowledged": found.acknowledged,
         "lateness_seconds": summarize(found.lateness),
+        "recovery_seconds": summarize(i.recovery_seconds for i in found.impacts if i.recovery_seconds is not None),
         "faults": [_write_impact(impact) for impact in found.impacts],
         "faults_left_out": [list(pair) for pair in injector.left_out],
         "ended_by_themselves": [list(pair) for pair in injector.ended],
@@ -157,6 +159,8 @@ def print_summary(document: Mapping[str, Any]) -> None:
             ("messages", f"{document['acknowledged']:,} acknowledged"),
             ("cycles", f"{document['cycles']:,}; {document['calls_repeated']:,} calls were repeated"),
             ("faults", f"{len(faults)}, {sum(bool(f['in_flight']) for f in faults)} of them met calls in flight"),
+            ("lateness", write_spans(document["lateness_seconds"])),
+            ("recovery", write_spans(document["recovery_seconds"])),
             ("lost with workers", f"{sum(fault['batches_lost'] for fault in faults):,} batches"),
             *((word, f"{count:,}") for word, count in document["found"].items()),
             ("transfer tasks", f"{document['transfer_tasks']:,}"),
@@ -175,6 +179,11 @@ def print_summary(document: Mapping[str, Any]) -> None:
         sys.stdout.write(f"a promise was broken: {sentence}\n")
     for sentence in document["untested"]:
         sys.stdout.write(f"nothing was tested: {sentence}\n")
+
+
+def write_spans(summary: Mapping[str, float]) -> str:
+    """Write a summary of seconds for a person."""
+    return ", ".join(f"{name} {seconds:g} s" for name, seconds in summary.items())
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 
 from chaos.checkers import LATE_SECONDS
 from chaos.faults import EMBEDDED, WORKERS, make_plan
-from chaos.groups import BACK_AFTER_MAX
+from chaos.groups import BACK_AFTER_MAX, TIMEOUT_SECONDS
 from chaos.injection import Injector
 from chaos.inspection import Inspection, inspect
 from chaos.ledger import Ledger
-from chaos.processes import Part, ProgramPart, start_patiently
 from chaos.records import Records, open_producer
 from chaos.steering import Steering
 from chaos.system import SETTINGS, System, run_system
@@ -22,16 +21,16 @@ from chaos.workload import Sizes, Starts
 from starter.control import Control
 
 WARM_UP_SECONDS = 40.0
-OLDER_SHARES = (0.4, 0.6)
-"""The second worker runs the older version between these shares of the run."""
-
 LAG = "records that the bridge did not commit"
+LAG_SECONDS = 60.0
+"""Most seconds that the bridge may take to commit a further record after the last fault."""
+
 TASKS_MOST = 1000
 """Most transfer tasks that a server without pinned queues keeps some time after the last fault."""
 
 DRAIN_SECONDS = 600.0
-"""Most seconds that a queue may take to drain. A worker of the older version deletes runs too soon, which pins it; the
-server retries such a delete up to three minutes apart, and one may wait for another."""
+"""Most seconds that a queue may take to drain: the server retries a delete up to three minutes apart, and one may wait
+for another."""
 
 SPARE_SECONDS = 5.0
 FINISH_SECONDS = 90.0
@@ -109,7 +108,7 @@ class _Run:
             injector=self._injector,
             inspection=inspection,
             tasks=tasks,
-            counts=self._count(starts, steering, inspection),
+            counts=self._count(starts, steering),
             began_at=began_at,
         )
 
@@ -121,7 +120,6 @@ class _Run:
             self._records.run(stopping),
             steering.run(stopping),
             self._system.spark.run(self._ledger, self._tell),
-            self._run_older(steering.is_older_gone),
         )
         tasks = [asyncio.create_task(work) for work in load]
         try:
@@ -134,47 +132,26 @@ class _Run:
             await _cancel(tasks)
         await self._system.spark.part.end()
 
-    def _count(self, starts: Starts, steering: Steering, inspection: Inspection) -> dict[str, int]:
-        part = self._system.parts[WORKERS[1]]
-        older = part.older_ids if isinstance(part, ProgramPart) else set[int]()
-        calls = inspection.examination.calls_by_process
+    def _count(self, starts: Starts, steering: Steering) -> dict[str, int]:
         return {
             "verbs acknowledged": steering.acknowledged,
             "malformed signals": steering.malformed,
             LAG: self.lag,
             "records of unknown fate": self._records.unsure,
             "starts that were refused or given up": len(starts.refused),
-            "calls by a worker of the older version": sum(calls[process_id] for process_id in older),
             "parts that ended by themselves": len(self._injector.ended),
             "runs of the Spark start": self._system.spark.runs,
         }
 
-    async def _run_older(self, is_over: asyncio.Event) -> None:
-        """Run one worker with the older version for a part of the run."""
-        part: Part = self._system.parts[WORKERS[1]]
-        if not isinstance(part, ProgramPart) or not part.has_older:
-            is_over.set()
-            return
-        seconds = self._options.minutes * 60
-        for share, is_older in zip(OLDER_SHARES, (True, False), strict=True):
-            begins = WARM_UP_SECONDS + seconds * share
-            await asyncio.sleep(begins if is_older else seconds * (OLDER_SHARES[1] - OLDER_SHARES[0]))
-            async with part.lock:
-                await part.end()
-                part.is_older = is_older
-                await start_patiently(part, self._tell)
-            self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
-        is_over.set()
-
     async def _wait_for_bridge(self) -> None:
-        """Wait until the bridge has committed every record; gives up after LATE_SECONDS without progress."""
+        """Wait until the bridge has committed every record; gives up after LAG_SECONDS without progress."""
         least, moved_at = await self._records.read_lag(), time.monotonic()
-        while least and time.monotonic() - moved_at < LATE_SECONDS:
+        while least and time.monotonic() - moved_at < LAG_SECONDS:
             await asyncio.sleep(1)
             if (lag := await self._records.read_lag()) < least:
                 least, moved_at = lag, time.monotonic()
         if least:
-            self._tell(f"the bridge has not committed {least} records, and none within {LATE_SECONDS:.0f} s")
+            self._tell(f"the bridge has not committed {least} records, and none within {LAG_SECONDS:.0f} s")
         self.lag = least
 
     async def _count_tasks(self) -> int:
@@ -189,7 +166,7 @@ class _Run:
 
     async def _wait_until_quiet(self) -> None:
         """Wait until each message must have come back once."""
-        seconds = BACK_AFTER_MAX + LATE_SECONDS + SPARE_SECONDS
+        seconds = BACK_AFTER_MAX + TIMEOUT_SECONDS + LATE_SECONDS + SPARE_SECONDS
         self._tell(f"nothing is done to it for {seconds:.0f} s more")
         await asyncio.sleep(seconds)
 

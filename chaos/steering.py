@@ -23,12 +23,6 @@ from shared.temporal.connect import CALL_TIMEOUT
 from starter.control import Control
 from starter.steering.keepers import GateControl
 
-MALFORMED = True
-"""Whether malformed signals are sent as well, once no worker of the older version is left.
-
-The older version's workflows stand still at such a signal.
-"""
-
 VERBS_A_SECOND = 1.0
 SAMPLE_EVERY = 16
 """One message in 16 is steered; most others keep the times that their handlers asked for."""
@@ -72,8 +66,6 @@ class Steering:
         self._counts = {NUMBER_OF[group.kind]: count for group, count in counts.items()}
         self._marks: dict[tuple[int, int], int] = {}
         self.acknowledged = self.repeated = self.malformed = 0
-        self.is_older_gone = asyncio.Event()
-        """Set once every worker runs the present version and none will run the older one again."""
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Steer until `stopping` is set; returns when every verb in flight and every pause has ended."""
@@ -81,8 +73,7 @@ class Steering:
             tasks.create_task(self._begin_gates())
             while not stopping.is_set():
                 tasks.create_task(self._steer_one())
-                if MALFORMED and self.is_older_gone.is_set():
-                    tasks.create_task(self._send_malformed())
+                tasks.create_task(self._send_malformed())
                 await asyncio.sleep(1 / VERBS_A_SECOND)
 
     async def _begin_gates(self) -> None:

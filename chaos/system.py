@@ -15,8 +15,9 @@ from chaos.clustered import SHARDS, ClusterServerPart, PostgresPart
 from chaos.disk import Disk, mount_disk
 from chaos.faults import CLUSTER, TASK_TIMEOUT_SECONDS, WORKERS
 from chaos.ledger import LEDGER_VARIABLE, Ledger
-from chaos.processes import OwnedPart, Part, ProgramPart, lay_older_code, make_environment
+from chaos.processes import OwnedPart, Part, ProgramPart, make_environment
 from chaos.records import TOPIC
+from chaos.site import SITE_VARIABLE, run_site
 from chaos.spark_start import SparkStart
 from cluster.cluster import Cluster
 from cluster.postgres import CORE
@@ -33,6 +34,9 @@ SETTINGS = Settings(
     workflow_task_timeout=timedelta(seconds=TASK_TIMEOUT_SECONDS),
     patience=timedelta(minutes=5),
 )
+CACHED_WORKFLOWS = 32
+"""Messages and packs that a worker keeps in memory on a lane: the fewest, so that hardly one that wakes is there."""
+
 WORKER = ("-m", "worker", "--lane", "short", "--lane", "medium", "--processes", "1", "--drain-seconds", "3")
 BRIDGE = ("-m", "starter", "bridge", TOPIC, "--group", TOPIC, "--session-seconds", "6", "--drain-seconds", "5")
 COUNT_TASKS = "SELECT count(*) FROM transfer_tasks"
@@ -70,19 +74,21 @@ async def run_system(
         address, parts, disk, count_tasks = await stack.enter_async_context(place)
         options = BrokerOptions(data=folder / "kafka", port=find_free_port())
         broker = await stack.enter_async_context(run_broker(options))
+        site = await stack.enter_async_context(run_site())
         environment = make_environment(
             TEMPORAL_ADDRESS=address,
             DORMICE_HANDLERS="chaos.handlers",
             DORMICE_TASK_QUEUE_PREFIX=PREFIX,
             DORMICE_WORKFLOW_TASK_TIMEOUT=f"{TASK_TIMEOUT_SECONDS:g}s",
+            DORMICE_CACHED_WORKFLOWS=str(CACHED_WORKFLOWS),
+            DORMICE_HTTP_ALLOW_PRIVATE="true",
             DORMICE_KAFKA_SERVERS=broker.address,
-            **{LEDGER_VARIABLE: str(ledger.path)},
+            **{LEDGER_VARIABLE: str(ledger.path), SITE_VARIABLE: site},
         )
         parts["broker"] = OwnedPart("broker", broker)
-        older = lay_older_code(folder / "older")
         for name in WORKERS:
             log = folder / f"{name.replace(' ', '-')}.log"
-            parts[name] = ProgramPart(name, WORKER, environment, log, older)
+            parts[name] = ProgramPart(name, WORKER, environment, log)
         parts["bridge"] = ProgramPart("bridge", BRIDGE, environment, folder / "bridge.log")
         spark = SparkStart(folder, environment, spark_messages, minutes)
         parts["spark"] = spark.part

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 
-from chaos.groups import GROUPS, TOLERANCE_SECONDS
+from chaos.groups import GROUPS, TIMEOUT_SECONDS, TOLERANCE_SECONDS
 from chaos.ledger import Entry, What
 from chaos.records import is_by_record
 from chaos.steering import is_steered
 
 CLOCK_SECONDS = 0.002
 """Rounding error: moments are stored in milliseconds, and the ledger stores a delay with seven digits."""
+
+CALL_SLACK_SECONDS = 5.0
+"""Most seconds that a call may last beyond its timeout, on a busy machine."""
 
 BACKOFF_SECONDS = 6.0
 """Most seconds until a failed call is repeated: the handlers' longest backoff and its jitter."""
@@ -51,6 +54,10 @@ class Track:
     """The highest version that was called."""
     failed: int = -1
     """The version whose last call failed, so that its next call is a retry."""
+    last: Entry | None = None
+    """The begin of its last call."""
+    open_until: float = 0.0
+    """When a call must have ended that has begun and not ended yet."""
     lives: int = 1
     """How often it was started: after a tombstone, a record starts it again at version 0."""
     is_restarted: bool = False
@@ -78,22 +85,35 @@ class Track:
         """The name of the message on the command line."""
         return f"{GROUPS[self.group].kind}:{self.number}"
 
+    def is_overdue(self, now: float, late: float) -> bool:
+        """Whether it should have run by `late` seconds before now, has not, and no call of it may still be at work."""
+        return self.is_waiting(now - late) and self.open_until < now
+
     def is_waiting(self, now: float) -> bool:
         """Whether the message should have run by a moment but has not."""
         is_known = self.acknowledged_at > 0 or self.newest >= 0
         return is_known and self.due <= now and not (self.is_done or self.stop_sent or self.is_paused)
 
     @property
+    def may_be_anew(self) -> bool:
+        """Whether a record may have started it again, with versions from 0 on."""
+        return self.lives > 1 or self.is_restarted or self.stop_sent
+
+    @property
     def is_on_its_way(self) -> bool:
         """Whether a record was sent that no call has seen yet: the bridge may not have delivered it."""
         return is_by_record(self.group) and self.mark_sent > self.mark_seen
 
-    def take(self, entry: Entry, findings: Findings) -> bool:
-        """Apply one entry; gives whether it was a repeated call."""
+    def take(self, entry: Entry, findings: Findings) -> Entry | None:
+        """Apply one entry; if it is a call that comes again without a failure, give the call before it."""
         match entry.what:
             case What.BEGAN:
-                return self._begin(entry, findings)
-            case What.AGAIN | What.DONE | What.FAILED:
+                before = self.last
+                is_again = self._begin(entry, findings)
+                self.last = entry
+                self.open_until = entry.at + TIMEOUT_SECONDS + CALL_SLACK_SECONDS
+                return before if is_again else None
+            case What.AGAIN | What.DONE | What.FAILED | What.CUT_OFF:
                 self._finish(entry)
             case What.START_SENT:
                 self.sent_at, self.due = self.sent_at or entry.at, entry.due
@@ -104,7 +124,7 @@ class Track:
                 self._acknowledge(entry)
             case _:
                 self._steer(entry)
-        return False
+        return None
 
     def _acknowledge(self, entry: Entry) -> None:
         if entry.what == What.STOP_ACKNOWLEDGED:
@@ -203,7 +223,9 @@ class Track:
         back_at = entry.at + entry.asked
         if entry.what == What.AGAIN:
             self.back_at.setdefault(entry.version + 1, []).append(back_at)
-        if entry.version < self.newest:
+        if self.last is not None and self.last.pid == entry.pid:
+            self.open_until = 0.0
+        if entry.version < self.newest or entry.what == What.CUT_OFF:
             return
         if entry.what == What.FAILED:
             self.due, self.failed = entry.at + BACKOFF_SECONDS, entry.version

@@ -1,14 +1,15 @@
 """Chaos runs: the plan comes from the seed, each checker finds its fault, and the page is written from results."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.checkers import LATE_SECONDS, Examination
+from chaos.checkers import LATE_SECONDS, REPEATED, SERVER_AFTERMATH_SECONDS, Examination
 from chaos.faults import CLUSTER, EMBEDDED, FAULTS, make_plan
-from chaos.groups import GROUPS, NUMBER_OF, PACKED, RECORDS, SOLO
+from chaos.groups import GROUPS, NUMBER_OF, PACKED, RECORDS, SOLO, TIMEOUT_SECONDS
 from chaos.injection import Injected
 from chaos.ledger import Entry, Ledger, What
 from chaos.page import render_page
@@ -20,7 +21,7 @@ SOLO_GROUP, PACKED_GROUP, RECORD_GROUP = (NUMBER_OF[group.kind] for group in (SO
 NUMBER = 1
 """A message that no verb steers."""
 
-WORKER = 77
+WORKER, OTHER_WORKER = 77, 78
 
 
 def entry(what: What, at: float, **fields: Any) -> Entry:
@@ -46,9 +47,9 @@ def fine() -> list[Entry]:
     return [*started(), *cycle(0, 100.5, 100), *cycle(1, 121, 121)]
 
 
-def find(entries: list[Entry], now: float = 150) -> dict[str, int]:
+def find(entries: list[Entry], now: float = 150, faults: Sequence[Injected] = ()) -> dict[str, int]:
     """Examine a ledger and give what was found."""
-    examination = Examination([]).read(entries)
+    examination = Examination(faults).read(entries)
     examination.check_end(now)
     return examination.findings.counts
 
@@ -76,12 +77,57 @@ def test_a_ledger_gives_back_what_was_written(tmp_path: Path) -> None:
     assert (second.what, second.asked) == (What.AGAIN, 12.5)
 
 
+def killed(began_at: float, ended_at: float, *, target: str = "worker 1", pid: int = WORKER) -> Injected:
+    """Give a fault that killed a process of its target."""
+    return Injected(fault="killed", target=target, began_at=began_at, ended_at=ended_at, killed=[pid])
+
+
+def repeated() -> list[Entry]:
+    """Give a life in which version 0 is called at 100.5 and, although it has not failed, again at 113."""
+    again = [*cycle(0, 113, 100, pid=OTHER_WORKER), *cycle(1, 134, 134, pid=OTHER_WORKER)]
+    return [*started(), entry(What.BEGAN, 100.5, due=100), *again]
+
+
 def test_a_fine_life_is_fine() -> None:
-    """Nothing is found in what is as it was promised; a call that comes again for its version is counted and fine."""
+    """Nothing is found in what is as it was promised."""
     assert find(fine()) == {}
-    again = [*started(), entry(What.BEGAN, 100.5, due=100), *cycle(0, 113, 100), *cycle(1, 134, 134)]
-    examination = Examination([]).read(again)
-    assert (examination.repeated, examination.cycles, examination.findings.counts) == (1, 2, {})
+
+
+def test_a_call_that_comes_again_after_a_fault_is_counted_and_fine() -> None:
+    """The fault may have killed the worker of the first call, or the server while somebody waited for its answer."""
+    of_server = killed(101, 105, target="server", pid=5)
+    for fault in (killed(101, 103), of_server):
+        examination = Examination([fault]).read(repeated())
+        assert (examination.repeated, examination.cycles, examination.findings.counts) == (1, 2, {})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        killed(101, 103, pid=OTHER_WORKER),
+        killed(114, 115),
+        killed(101, 103, target="bridge", pid=5),
+        killed(60, 100 - SERVER_AFTERMATH_SECONDS, target="server", pid=5),
+    ],
+)
+def test_a_call_that_comes_again_without_a_fault_is_found(fault: Injected) -> None:
+    """A fault of another worker, of another part or at another time is no reason to call a version again."""
+    assert find(repeated(), faults=[fault]) == {REPEATED: 1}
+
+
+def test_a_call_that_is_cut_off_and_comes_again_is_found() -> None:
+    """A call that failed is a reason to call its version again, one that was cancelled before its time is none."""
+    life = [*started(), entry(What.BEGAN, 100.5, due=100)]
+    again = cycle(0, 113, 112)
+    assert find([*life, entry(What.FAILED, 101), *again]) == {}
+    assert find([*life, entry(What.CUT_OFF, 101), *again]) == {REPEATED: 1}
+
+
+def test_a_message_at_work_stands_still_only_after_its_timeout() -> None:
+    """A call of a silent site may last as long as its handler may; what takes longer does not end."""
+    life = [*fine(), entry(What.BEGAN, 142, version=2, due=142)]
+    assert find(life, 142 + TIMEOUT_SECONDS) == {}
+    assert find(life, 142 + TIMEOUT_SECONDS + LATE_SECONDS) == {"standing still": 1}
 
 
 @pytest.mark.parametrize(
@@ -115,12 +161,12 @@ def test_a_fine_life_is_fine() -> None:
 )
 def test_each_checker_finds_its_fault(word: str, entries: list[Entry], now: float) -> None:
     """One thing is wrong in each ledger, and that alone is found."""
-    assert find(entries, now) == {word: 1}
+    assert find(entries, now, [killed(0, 1)]) == {word: 1}  # so that calls may come again
 
 
 def test_a_message_whose_batch_was_lost_is_due_anew() -> None:
     """When the loss is noticed: no call of the version before has asked for that moment."""
-    assert find([*fine(), *cycle(1, 135, 134)]) == {}
+    assert find([*fine(), *cycle(1, 135, 134)], faults=[killed(121.2, 122)]) == {}
 
 
 def test_a_message_that_runs_after_its_stop_is_unexpected() -> None:
@@ -171,6 +217,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "calls_repeated": 1,
         "calls_failed_on_purpose": 0,
         "lateness_seconds": {"p50": 0.1},
+        "recovery_seconds": {"p50": 2.5},
         "faults": [fault],
         "faults_left_out": [],
         "ended_by_themselves": [],
