@@ -67,7 +67,7 @@ def _build_parser() -> CommandParser:
         metavar="SHARE",
         type=_between(0.01, 100),
         default=1.0,
-        help="share of the usual numbers of all messages (1)",
+        help="share of the usual numbers and rates of all messages (1)",
     )
     add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
     add("--publish", action="store_true", help="add it to the runs of chaos/results and docs/chaos.md")

@@ -32,6 +32,7 @@ class Records:
         self._producer = producer
         self._ledger = ledger
         self._draw = random.Random(seed)
+        self._rate = RECORDS_A_SECOND * sizes.load
         self._messages = [(RECORDS, number) for number in range(sizes.records)]
         self._messages += [(PACKED_RECORDS, number) for number in range(sizes.packed_records)]
         self._marks: dict[Message, int] = {}
@@ -46,11 +47,11 @@ class Records:
             if stopping.is_set():
                 return
             await self._send(group, number, is_tombstone=False)
-            await asyncio.sleep(0.2 / RECORDS_A_SECOND)
+            await asyncio.sleep(0.2 / self._rate)
         while not stopping.is_set():
             group, number = self._draw.choice(self._messages)
             await self._send(group, number, is_tombstone=self._draw.random() < TOMBSTONE_SHARE)
-            await asyncio.sleep(1 / RECORDS_A_SECOND)
+            await asyncio.sleep(1 / self._rate)
 
     async def _send(self, group: Group, number: int, *, is_tombstone: bool) -> None:
         """Send one record, and wait until the broker has it, so that a message's records keep their order."""

@@ -116,7 +116,7 @@ class _Run:
         """Inject all faults during the load, then let the load finish."""
         stopping = asyncio.Event()
         load = (
-            starts.run(stopping),
+            starts.run(stopping, self._options.sizes.load),
             self._records.run(stopping),
             steering.run(stopping),
             self._system.spark.run(self._ledger, self._tell),

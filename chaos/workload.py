@@ -35,10 +35,13 @@ class Sizes:
     records: int = 60
     packed_records: int = 400
     spark: int = 1200
+    load: float = 1.0
+    """Share of the usual rate at which records and messages of one cycle are sent."""
 
     def scale(self, share: float) -> "Sizes":
-        """Give a share of each number, but SAMPLE_LEAST at least."""
-        return Sizes(**{name: max(SAMPLE_LEAST, round(count * share)) for name, count in asdict(self).items()})
+        """Give a share of each number, but SAMPLE_LEAST messages of a kind at least."""
+        counts = {name: count for name, count in asdict(self).items() if name != "load"}
+        return Sizes(**{name: max(SAMPLE_LEAST, round(count * share)) for name, count in counts.items()}, load=share)
 
 
 class Starts:
@@ -58,8 +61,11 @@ class Starts:
             ((group, number) for group, count in counts.items() for number in range(count)), is_spread=True
         )
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Start messages of one cycle, a few a second, until `stopping` is set; then wait for the starts in flight."""
+    async def run(self, stopping: asyncio.Event, load: float) -> None:
+        """Start messages of one cycle until `stopping` is set, then wait for the starts in flight.
+
+        `load` is the share of the usual rate, which is a few a second.
+        """
         number = 0
         while not stopping.is_set():
             if len(self._under_way) < UNDER_WAY_MOST:
@@ -68,7 +74,7 @@ class Starts:
                 task = asyncio.create_task(self._start([(ONCE, one) for one in numbers]))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
-            await asyncio.sleep(ONCE_EVERY_SECONDS)
+            await asyncio.sleep(ONCE_EVERY_SECONDS / load)
         await asyncio.gather(*self._under_way)
 
     async def _start(self, wanted: Iterable[tuple[Group, int]], *, is_spread: bool = False) -> None:
