@@ -129,7 +129,7 @@ def check_extra(extra: str, purpose: str, *packages: str) -> None:
 def has_package(name: str) -> bool:
     """Say whether a package can be imported, without importing it."""
     if name in sys.modules:  # its spec may be gone: kombu puts another module in its own place
-        return sys.modules[name] is not None
+        return sys.modules.get(name) is not None
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # what it is a part of is missing

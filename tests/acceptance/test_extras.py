@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -298,7 +299,9 @@ async def test_frontier_listens(install: Install) -> None:
 async def test_parquet_is_loaded(install: Install) -> None:
     """Each row of such a file is a message."""
     installed = install("parquet")
-    pyarrow.parquet.write_table(pa.table({"kind": ["echo"], "id": ["columnar"]}), installed.folder / "rows.parquet")
+    arrow: Any = pa  # it has no types
+    rows = arrow.table({"kind": ["echo"], "id": ["columnar"]})
+    arrow.parquet.write_table(rows, installed.folder / "rows.parquet")
     code, out, err = await installed.run("load", "rows.parquet")
 
     assert code == 0, err

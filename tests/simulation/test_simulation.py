@@ -16,7 +16,7 @@ SUITE_SEEDS = range(1_000_000, 1_000_012)
 KEPT = {
     4: "packs that hold many messages, and a cache that drops runs all the time",
     453402116: "a worker drains while a pack with calls in flight goes on in a new run; they once counted as lost",
-    2465606267: "a message leaves a pack while its handler works, and the pack goes on in a new run; it once stayed there",
+    2465606267: "a message leaves a pack while its handler works, before the next run; it once stayed there",
     2705186644: "heartbeats of solo calls are lost; the checks once took the call before for one that counts",
     1900886457: "faults end while a worker is stopped; the checks once forgot that it was",
 }
