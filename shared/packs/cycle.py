@@ -77,10 +77,12 @@ def to_outcome(entry: Entry, result: Entry | dict[str, Any], lane: str, within: 
     after = apply_change(entry, result)
     others: dict[str, Any] = after[OTHERS] if len(after) > OTHERS else {}
     back, _, what, _, reason = after[DECISIONS][-1]
+    # half a millisecond more, because the sum of two moments is rounded down
+    tolerance = (after[LATE] + 0.5) / 1000 if after[LATE] else 0.0
     outcome = Outcome(
         what,
         reason,
-        tolerance=after[LATE] / 1000,
+        tolerance=tolerance,
         lane=others.get("lane", lane),
         traced=others.get("traced", ""),
         started_at=others.get("started_at", 0.0),

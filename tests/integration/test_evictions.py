@@ -7,7 +7,6 @@ import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from activities.registry import Registry
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
+from tests.replay.scenarios import live, serve_lives
 from tests.replayer import make_replayer
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.profiles import PROFILES
@@ -29,7 +29,6 @@ from worker.run import WorkerPlan, run_workers
 from workflows.pack_workflow import PackWorkflow
 from workflows.packs.state import PackState
 
-HISTORIES = Path(__file__).parent.parent / "replay" / "histories"
 TINY = replace(PROFILES["short"], workflow_slots=2, cached_workflows=2, workflow_pollers=4)
 
 
@@ -163,9 +162,20 @@ def _scheduled(events: list[HistoryEvent]) -> list[HistoryEvent]:
     return [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED]
 
 
+async def _live_in_a_pack(client: Client) -> list[WorkflowHistory]:
+    """Give the histories of a pack whose messages have come back until its run was full."""
+    stopping = asyncio.Event()
+    serving = asyncio.create_task(serve_lives(client, stopping, "evictions"))
+    try:
+        return await live(client, "pack_loop", "evictions")
+    finally:
+        stopping.set()
+        await serving
+
+
 @pytest.mark.parametrize("ending", ["asleep", "continued as new"])
 async def test_a_pack_that_leaves_the_cache_is_freed_without_the_garbage_collector(
-    ending: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the SDK holds of a run is in cycles, and would keep a thousand messages until those are found."""
     states: list[weakref.ref[PackState]] = []
@@ -175,12 +185,12 @@ async def test_a_pack_that_leaves_the_cache_is_freed_without_the_garbage_collect
         load(self, wire)
         states.append(weakref.ref(self))
 
-    monkeypatch.setattr(PackState, "__init__", note)
-    history = WorkflowHistory.from_json("replay:recorded", (HISTORIES / "pack_loop-0.json").read_text())
+    history, *_ = await _live_in_a_pack(client)
     assert history.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
     if ending == "asleep":
         slept = [n for n, e in enumerate(history.events) if e.event_type == EventType.EVENT_TYPE_TIMER_STARTED]
         history = WorkflowHistory("replay:recorded", history.events[: slept[0] + 1])
+    monkeypatch.setattr(PackState, "__init__", note)
     evicted: list[str] = []
     replayer = make_replayer(
         workflows=[PackWorkflow],

@@ -81,7 +81,7 @@ async def test_messages_keep_their_rhythm_while_their_kind_gets_more_packs(kind:
     assert kind.find_gaps() == {}
     assert await Control(kind.client, kind.settings).count(Selection(kind=kind.name)) == MESSAGES
     assert layout is not None
-    assert (layout.packs, layout.first_packs) == (8, 3)
+    assert layout.packs == 8
 
 
 async def test_an_interrupted_repacking_is_given_again(kind: Kind) -> None:
@@ -135,6 +135,7 @@ async def test_what_cannot_be_done_is_refused_in_a_sentence(kind: Kind) -> None:
         await repack(kind.client, kind.settings, "nobody", 5)
     with pytest.raises(Misconfigured, match=r"lives in 3 packs, its handler says Pack\(packs=4\)"):
         await kind.start(kind.starter(Pack(packs=4)), "x")
+    assert await kind.start(kind.starter(Pack(packs=2)), "y") == [StartOutcome.STARTED]
 
 
 async def test_without_a_worker_it_says_so_within_seconds(

@@ -49,7 +49,7 @@ async def test_packs_that_only_sleep_are_listed_and_counted_without_a_worker(
 ) -> None:
     """No worker has ever run: the list is whole, and the number is "about", however many pages the index has."""
     monkeypatch.setattr(memo_counts, "PAGE_SIZE", 2)
-    brief = Settings(task_queue_prefix=settings.task_queue_prefix, patience=timedelta(seconds=1), compress_packs=True)
+    brief = Settings(task_queue_prefix=settings.task_queue_prefix, patience=timedelta(seconds=1))
     ids = await fill(client, brief, kind, scheduled_at=LATER)
     selection = Selection(kind=kind)
     await wait_until(lambda: is_indexed(client, kind), "all packs are indexed")
@@ -91,7 +91,7 @@ async def is_indexed(client: Client, kind: str) -> bool:
 
 async def test_the_call_that_starts_a_pack_writes_its_counts(client: Client, settings: Settings, kind: str) -> None:
     """The memo counts the first chunk, and says that more may have come."""
-    brief = Settings(task_queue_prefix=settings.task_queue_prefix, patience=timedelta(seconds=1), compress_packs=True)
+    brief = Settings(task_queue_prefix=settings.task_queue_prefix, patience=timedelta(seconds=1))
     await fill(client, brief, kind, scheduled_at=LATER)
 
     memos = [await client.get_workflow_handle(pack_workflow_id(kind, n)).describe() for n in range(PACK.packs)]

@@ -40,7 +40,7 @@ from starter.starting.bulk import BulkStarter
 from tests.replay.runs import follow_runs, wait_at_rest
 from worker.run import WorkerPlan, run_workers
 
-SETTINGS = Settings(task_queue_prefix="replay", cycles_per_run=2, sandbox=True)
+PREFIX = "replay"
 HOUR = timedelta(hours=1)
 QUERY_TIMEOUT = timedelta(seconds=5)
 LOST = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED)  # a query on a busy server, to be asked again
@@ -118,7 +118,7 @@ class Subject:
         """Start messages of its kind in one call; gives the run that they began."""
         encodings = {self.kind: PACK} if self.is_packed else {}
         envelopes = [(i, Envelope(kind=self.kind, id=i, lane=self.lane, payload=todo)) for i, todo in steps.items()]
-        starter = BulkStarter(self.client, SETTINGS, encodings=encodings)
+        starter = BulkStarter(self.client, _make_settings(self.kind.partition("-")[0]), encodings=encodings)
         receipts = [receipt async for receipt in starter.start_all(envelopes)]
         return receipts[0].run_id
 
@@ -250,13 +250,16 @@ PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
 }
 
 
-async def live(client: Client, name: str) -> list[WorkflowHistory]:
-    """Let messages live the named life and give the histories of the runs they lived in, first to last."""
+async def live(client: Client, name: str, prefix: str = PREFIX) -> list[WorkflowHistory]:
+    """Let messages live the named life and give the histories of the runs they lived in, first to last.
+
+    `prefix` is that of the workers and of their kinds.
+    """
     if name in PACK_LIVES:
-        return await _live_packed(client, name)
+        return await _live_packed(client, name, prefix)
 
     lane, steps, life = LIVES[name]
-    message = Subject(client, f"replay-{name}", "a", lane, is_packed=False)
+    message = Subject(client, f"{prefix}-{name}", "a", lane, is_packed=False)
     run_id = await message.start({message.id: steps})
     histories: dict[str, WorkflowHistory] = {}
     following = asyncio.create_task(follow_runs(message.handle, client, run_id, histories))
@@ -268,9 +271,9 @@ async def live(client: Client, name: str) -> list[WorkflowHistory]:
     return list(histories.values())
 
 
-async def _live_packed(client: Client, name: str) -> list[WorkflowHistory]:
+async def _live_packed(client: Client, name: str, prefix: str) -> list[WorkflowHistory]:
     lane, steps, life = PACK_LIVES[name]
-    kind = f"replay-{name}"
+    kind = f"{prefix}-{name}"
     message = Subject(client, kind, next(iter(steps)), lane, is_packed=True)
     run_id = await message.start(steps)
     histories: dict[str, WorkflowHistory] = {}
@@ -287,14 +290,20 @@ async def _live_packed(client: Client, name: str) -> list[WorkflowHistory]:
     return [*histories.values(), last]
 
 
-def _handlers() -> Iterable[Handler]:
+def _make_settings(prefix: str) -> Settings:
+    return Settings(task_queue_prefix=prefix, cycles_per_run=2, sandbox=True)
+
+
+def _make_handlers(prefix: str) -> Iterable[Handler]:
     for name in (*LIVES, *PACK_LIVES):
-        yield replace(act, kind=f"replay-{name}")
+        yield replace(act, kind=f"{prefix}-{name}")
 
 
-async def serve_lives(client: Client, stopping: asyncio.Event) -> None:
+async def serve_lives(client: Client, stopping: asyncio.Event, prefix: str = PREFIX) -> None:
     """Run the workers that these lives need."""
     plan = WorkerPlan(
-        settings=SETTINGS, registry=Registry(("replay", h) for h in _handlers()), drain=timedelta(seconds=2)
+        settings=_make_settings(prefix),
+        registry=Registry((prefix, h) for h in _make_handlers(prefix)),
+        drain=timedelta(seconds=2),
     )
     await run_workers(client, plan, stopping)

@@ -32,4 +32,5 @@ class RunNowQueue(dict[str, int]):
 
     def urgency(self, entry: Entry) -> tuple[int, int, str]:
         """Give the sort key of a due message: higher priority first, then what was asked for, then longest due."""
-        return priority_of(entry), self.get(entry[ID], entry[DUE]), entry[ID]
+        place: int = self[entry[ID]] if entry[ID] in self else entry[DUE]
+        return priority_of(entry), place, entry[ID]
