@@ -114,12 +114,13 @@ class BatchDispatch:
     ) -> Any:
         self._awaited[token] += 1
         try:
-            await self._wait(lane, run, waiting)
-            return self._answer(token, run, run.give(positions))
+            is_heard = await self._wait(lane, run, waiting)
+            return self._answer(token, run, run.give(positions)) if is_heard else None
         finally:
             self._note_answered(token)
 
-    async def _wait(self, lane: str, run: BatchRun, waiting: Awaitable[None]) -> None:
+    async def _wait(self, lane: str, run: BatchRun, waiting: Awaitable[None]) -> bool:
+        """Wait for an answer; return whether anybody will hear it."""
         try:
             with beating(LANES[lane].heartbeat_timeout):
                 await waiting
@@ -128,10 +129,11 @@ class BatchDispatch:
         except asyncio.CancelledError:
             details = activity.cancellation_details()
             if details is not None and details.not_found:
-                return  # the run that asked has ended: its next run asks again, and nobody hears this answer
+                return False  # the run that asked has ended, and its next run asks again
             if details is None or not details.worker_shutdown:
                 raise
             await self._hand_back(run)
+        return True
 
     def _note_answered(self, token: str) -> None:
         """Note that nobody waits for this answer any more; a batch that may be asked for again is kept for a while."""
