@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
-import pyarrow.parquet
 import pytest
+from pyarrow import parquet
 
 from cluster.postgres import Postgres
 from shared.settings import Settings
@@ -299,9 +299,9 @@ async def test_frontier_listens(install: Install) -> None:
 async def test_parquet_is_loaded(install: Install) -> None:
     """Each row of such a file is a message."""
     installed = install("parquet")
-    arrow: Any = pa  # it has no types
-    rows = arrow.table({"kind": ["echo"], "id": ["columnar"]})
-    arrow.parquet.write_table(rows, installed.folder / "rows.parquet")
+    arrow: Any = pa  # both have no types
+    writer: Any = parquet
+    writer.write_table(arrow.table({"kind": ["echo"], "id": ["columnar"]}), installed.folder / "rows.parquet")
     code, out, err = await installed.run("load", "rows.parquet")
 
     assert code == 0, err
