@@ -17,7 +17,7 @@ LATE_SECONDS = 20.0
 
 REPEATED = "repeated without a fault"
 WORKER_AFTERMATH_SECONDS = 5.0
-"""How long after it goes on a worker that was stopped may still answer what nobody waits for any more."""
+"""How long after it goes on a worker that was stopped may still do, or answer, what nobody waits for any more."""
 
 SERVER_AFTERMATH_SECONDS = 30.0
 """How long after a fault of the server its calls may still fail or be late: it reads its shards again, under load."""
@@ -185,7 +185,10 @@ def _may_have_hit(fault: Injected, before: Entry, again: Entry) -> bool:
     """Return whether a fault may be the reason why a version was called again."""
     if before.pid in fault.killed or before.pid in fault.drained:
         return fault.began_at <= again.at
+    over_at = fault.ended_at + WORKER_AFTERMATH_SECONDS
     if before.pid in fault.stopped:
-        return fault.began_at <= again.at and fault.ended_at + WORKER_AFTERMATH_SECONDS >= before.at
+        return fault.began_at <= again.at and over_at >= before.at
+    if again.pid in fault.stopped:  # it goes on with what another worker was given meanwhile
+        return fault.began_at <= again.at <= over_at
     is_of_server = fault.target in SERVER_TARGETS
     return is_of_server and fault.began_at <= again.at and fault.ended_at + SERVER_AFTERMATH_SECONDS >= before.at

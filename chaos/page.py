@@ -54,7 +54,7 @@ for
 | revision lost | a payload that was acknowledged and that no later call has seen |
 | revision undone | a later version was called with an older payload |
 | repeated without a fault | a version was called again although its call had neither failed nor used up its time, \
-and no fault had hit its worker, or the server less than {SERVER_AFTERMATH_SECONDS:.0f} s before |
+and no fault had hit either worker, or the server less than {SERVER_AFTERMATH_SECONDS:.0f} s before |
 
 That a call comes again after a fault is fine: *at least once* is what is promised; such calls are counted apart.
 A message of the sample that verbs steer is left out where a verb makes another answer right: of early and duplicated.

@@ -42,7 +42,8 @@ async def run_site() -> AsyncGenerator[str]:
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the requests of one connection, one after the other, until its client closes it."""
-    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+    # at the end of the run asyncio would report each connection that is cancelled as an error
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             _, path, _ = head.split(b" ", 2)

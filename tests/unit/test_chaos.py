@@ -94,9 +94,10 @@ def test_a_fine_life_is_fine() -> None:
 
 
 def test_a_call_that_comes_again_after_a_fault_is_counted_and_fine() -> None:
-    """The fault may have killed the worker of the first call, or the server while somebody waited for its answer."""
+    """The fault may have hit the worker of the first call, the server, or a worker that goes on with an old task."""
     of_server = killed(101, 105, target="server", pid=5)
-    for fault in (killed(101, 103), of_server):
+    stopped = Injected(fault="stopped", target="worker 2", began_at=99, ended_at=112, stopped=[OTHER_WORKER])
+    for fault in (killed(101, 103), of_server, stopped):
         examination = Examination([fault]).read(repeated())
         assert (examination.repeated, examination.cycles, examination.findings.counts) == (1, 2, {})
 
