@@ -14,6 +14,9 @@ from chaos.simulation.worker import Worker
 
 STEPS_KEPT = 40
 
+AFTERMATH_SECONDS = 2.0
+"""How long after it goes on a worker that was stopped may still begin calls for which nobody waits any more."""
+
 
 class Violation(Exception):
     """A promise was broken."""
@@ -200,7 +203,9 @@ class Ledger:
         before = tracked.last
         if before is None or before.version != call.version or tracked.may_be_over:
             return
-        if before.is_hit:
+        # a worker that was stopped goes on with tasks that another one was given meanwhile
+        is_old_task = not call.is_current and call.worker.was_hit_since(self.now - EPOCH - AFTERMATH_SECONDS)
+        if before.is_hit or is_old_task:
             self.repeated_by_faults += 1
         elif before.is_open or not before.counts_as_failed:
             self.violate(f"{name} is called again without a fault, after {self.now - before.began_at:.1f} s")

@@ -94,6 +94,7 @@ class _World:
         await asyncio.wait(others, timeout=5) if others else None
         self.ledger.broken.cancel()
         ledger = self.ledger
+        self.faults.hits["called again after a fault"] = ledger.repeated_by_faults
         return Outcome(
             self._seed, failure, ledger.count, ledger.calls, self.faults.hits, list(ledger.steps), self._loop.time()
         )
