@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,16 @@ async def start(encoding: str, count: int, size: int, delay: float, numbers: dic
     return replace(to_order(filling, warmup=5.0), spread=SPREAD, **numbers)
 
 
+def main(argument: str) -> None:
+    """Start what the JSON says, and print the order; a failure ends the process too, whatever has begun in it."""
+    code = 0
+    try:
+        print(asyncio.run(start(**json.loads(argument))).write(), flush=True)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
+
+
 if __name__ == "__main__":
-    print(asyncio.run(start(**json.loads(sys.argv[1]))).write(), flush=True)
-    os._exit(0)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
+    main(sys.argv[1])
