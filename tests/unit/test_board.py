@@ -55,15 +55,24 @@ def show(status: BoardStatus, width: int = 100) -> list[str]:
     return captured.get().splitlines()
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("width", [25, 30, 40, 60, 80, 200])
 def test_a_board_fits_its_terminal(width: int) -> None:
-    """No line is wider, and no number is cut, from 60 columns on."""
+    """No line is wider, and no name of a lane, kind or state and no number is cut, however narrow it is."""
     lines = show(BAD, width)
+    text = "\n".join(lines).lower()
 
     assert max(map(len, lines)) <= width
-    if width >= 60:
-        assert any("12,345,678" in line for line in lines)
-        assert any("1,234.5" in line for line in lines)
+    assert text.count("12,345,678") == 3
+    for whole in ("1,234.5", "1,234", "\nshort", "\nlong", "\norder", "active", "parked", "workers", "calls/s"):
+        assert whole in text
+
+
+def test_rows_become_lists_only_where_a_table_has_no_room() -> None:
+    """There each number bears the name of its column."""
+    wide, narrow = "\n".join(show(FINE, 60)), "\n".join(show(FINE, 30))
+
+    assert "LANE   WORKERS  WAITING     OLDEST  CALLS/S\nshort       12" in wide
+    assert "short\n  workers 12, waiting 1,234,\n" in narrow.replace(" \n", "\n").replace(" \n", "\n")
 
 
 def test_what_is_wrong_stands_first() -> None:

@@ -1,9 +1,10 @@
 """The board as a terminal shows it: what is wrong first, then counts, lanes, what is due and closed gates."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,11 @@ from starter.local.terminal import clean, describe_distance, plural, shorten
 
 STYLES = {"wrong": "bold red", "warning": "yellow", "parked": "yellow", "gone": "bold red", "gate": "yellow"}
 WORD_WIDTH, KIND_WIDTH, NAME_WIDTH = 8, 30, 40
+DUE_WIDTH = 4
+NAME_LEAST = 12
+"""Columns that the names of a table have at least; with less, its rows are lists."""
+GAP = 2
+"""Columns between those of a table."""
 
 
 def draw(status: BoardStatus, footer: str = "", *, is_complete: bool = True) -> RenderableType:
@@ -35,7 +41,7 @@ def draw(status: BoardStatus, footer: str = "", *, is_complete: bool = True) -> 
 
 
 def _draw_title(status: BoardStatus) -> RenderableType:
-    title = Table.grid(expand=True)
+    title = Table.grid(expand=True, padding=(0, 1))
     title.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     title.add_column(no_wrap=True, justify="right")
     title.add_row(Text(f"dormice at {clean(status.server)}", style="bold"), format_moment(status.at)[11:])
@@ -48,12 +54,17 @@ def _draw_troubles(status: BoardStatus, *, is_complete: bool) -> Iterator[Render
     if not lines:
         yield Text("nothing is wrong", style="green") if is_complete else Text("reading …", style="dim")
         return
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=WORD_WIDTH, no_wrap=True)
-    grid.add_column()
+    yield _draw_lines(lines, WORD_WIDTH, 1)
+
+
+def _draw_lines(lines: Iterable[tuple[str, str]], width: int, gap: int) -> RenderableType:
+    """Draw lines with a word in front of each, beside which its text is wrapped."""
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column(width=width, no_wrap=True)
+    grid.add_column(overflow="fold")
     for word, text in lines:
         grid.add_row(Text(word, style=STYLES.get(word, "")), Text(clean(text)))
-    yield grid
+    return grid
 
 
 def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
@@ -72,17 +83,14 @@ def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
 
 
 def _draw_counts(status: BoardStatus) -> RenderableType:
-    table = _make_table()
-    table.add_column("KIND", overflow="fold")  # the only one that may be wrapped, so that no number is cut
     states = list(status.counts.get(ALL_KINDS, {}))
-    for state in states:
-        table.add_column(state.upper(), justify="right", no_wrap=True)
+    table = _FittingTable(["KIND", *(state.upper() for state in states)])
     for kind, counts in status.counts.items():
         if kind != ALL_KINDS or len(status.counts) != 2:  # of one kind, the sum says nothing new
-            cells = (
+            cells = [
                 _write_cell(state, write_count(counts[state]), is_any=counts[state].number > 0) for state in states
-            )
-            table.add_row(Text(shorten(clean(kind), KIND_WIDTH)), *cells)
+            ]
+            table.add(shorten(clean(kind), KIND_WIDTH), cells)
     return table
 
 
@@ -91,14 +99,12 @@ def _write_cell(state: str, text: str, *, is_any: bool) -> Text:
 
 
 def _draw_lanes(status: BoardStatus) -> RenderableType:
-    table = _make_table()
-    table.add_column("LANE", no_wrap=True)
-    for name in ("WORKERS", "WAITING", "OLDEST", "CALLS/S"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _FittingTable(["LANE", "WORKERS", "WAITING", "OLDEST", "CALLS/S"])
     for lane, each in status.lanes.items():
         rate = "-" if each.calls_per_second is None else f"{each.calls_per_second:,.1f}"
         waits = format_seconds(each.waits) if each.waiting else "-"
-        table.add_row(lane, f"{each.workers:,}", f"{each.waiting:,}", waits, rate)
+        cells = [f"{each.workers:,}", f"{each.waiting:,}", waits, rate]
+        table.add(lane, [Text(cell) for cell in cells])
     return table
 
 
@@ -107,11 +113,12 @@ def _draw_due(status: BoardStatus) -> Iterator[RenderableType]:
         return
     counts = ", ".join(f"{count:,} {_write_stretch(name)}" for name, count in status.due.items() if count)
     held = f"; {plural(status.gated, 'message')} held at closed gates" if status.gated else ""
-    yield Text()
-    yield Text(f"due   {counts or 'nothing'}{held}")
+    lines = [("due", f"{counts or 'nothing'}{held}")]
     if status.next_due:
         first = ", ".join(f"{_name(each)} {describe_distance(each.due_at)}" for each in status.next_due)
-        yield Padding(Text(f"next  {clean(first)}"), (0, 0))
+        lines.append(("next", first))
+    yield Text()
+    yield _draw_lines(lines, DUE_WIDTH, GAP)
 
 
 def _write_stretch(name: str) -> str:
@@ -123,8 +130,46 @@ def _name(workflow: SleepingWorkflow) -> str:
     return f"{kind} (pack {index})" if workflow.is_pack else shorten(workflow.workflow_id, NAME_WIDTH)
 
 
-def _make_table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+class _FittingTable:
+    """A table of names with numbers; where it has no room for them, each row is a list below its name."""
+
+    def __init__(self, header: Sequence[str]) -> None:
+        self._header = header
+        self._rows: list[tuple[str, Sequence[Text]]] = []
+
+    def add(self, name: str, cells: Sequence[Text]) -> None:
+        """Add a row."""
+        self._rows.append((name, cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it for the width that there is."""
+        names, *columns = zip(self._header, *((name, *cells) for name, cells in self._rows), strict=True)
+        numbers = sum(GAP + max(map(_measure, column)) for column in columns)
+        needed = min(NAME_LEAST, max(map(_measure, names)))
+        if numbers + needed <= options.max_width:
+            yield self._draw_table()
+        else:
+            yield from self._draw_lists()
+
+    def _draw_table(self) -> RenderableType:
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
+        table.add_column(self._header[0], overflow="fold")  # the only one that is wrapped, so that no number is cut
+        for name in self._header[1:]:
+            table.add_column(name, justify="right", no_wrap=True)
+        for name, cells in self._rows:
+            table.add_row(Text(name), *cells)
+        return table
+
+    def _draw_lists(self) -> Iterator[RenderableType]:
+        titles = [name.lower() for name in self._header[1:]]
+        for name, cells in self._rows:
+            yield Text(name, overflow="fold")
+            parts = [Text.assemble(f"{title} ", cell) for title, cell in zip(titles, cells, strict=True)]
+            yield Padding(Text(", ").join(parts), (0, 0, 0, GAP))
+
+
+def _measure(cell: Text | str) -> int:
+    return cell_len(str(cell))
 
 
 def describe_interval(seconds: float) -> str:
