@@ -21,7 +21,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.client import Client
 from temporalio.common import RawValue
-from temporalio.envconfig import ClientConfig
+from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
@@ -71,12 +71,7 @@ async def connect(
     """
     options = client_options(settings)
     environ = {**os.environ, **(changes or {})}
-    try:
-        config = ClientConfig.load_client_connect_config(override_env_vars=environ)
-    except (RuntimeError, ValueError, OSError) as exc:
-        raise Misconfigured(
-            f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
-        ) from exc
+    config = _read_config(environ)
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
     # an empty TEMPORAL_ADDRESS is most likely a mistake; the default server would be used without notice
     check_address(environ.get("TEMPORAL_ADDRESS", address) and address)
@@ -86,6 +81,20 @@ async def connect(
     except (RuntimeError, ValueError, TimeoutError) as exc:
         said = str(exc) or "timed out"
         raise await asyncio.to_thread(explain_failure, address, said, tls=config.get("tls")) from exc
+
+
+def find_address() -> str:
+    """Give the HOST:PORT to which `connect` goes; raises Misconfigured as it does."""
+    return _read_config(dict(os.environ)).get("target_host", DEFAULT_ADDRESS)
+
+
+def _read_config(environ: dict[str, str]) -> ClientConnectConfig:
+    try:
+        return ClientConfig.load_client_connect_config(override_env_vars=environ)
+    except (RuntimeError, ValueError, OSError) as exc:
+        raise Misconfigured(
+            f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
+        ) from exc
 
 
 async def check_server(client: Client) -> None:

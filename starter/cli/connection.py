@@ -1,9 +1,12 @@
 """The connections of a command: short-lived, and silent on standard output."""
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 from shared.settings import Settings
+from starter.local.disk import WATCH_SECONDS, find_full_disk_of
+from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -11,15 +14,32 @@ if TYPE_CHECKING:
     from starter.control import Control
 
 
-async def open_client(settings: Settings, *, is_starting: bool = False) -> "Client":
-    """Connect; with `is_starting`, check first whether the server can take new messages."""
-    from shared.temporal.connect import check_server, connect
+_background: set[asyncio.Task[None]] = set()
+"""What runs until the command ends; a loop keeps no task alive by itself."""
+
+
+async def open_client(settings: Settings, *, is_starting: bool = False, tells_of_disk: bool = True) -> "Client":
+    """Connect; with `is_starting`, check first whether the server can take new messages.
+
+    With `tells_of_disk`, the command says when the disk of `dormice dev` is full: it would wait without a word.
+    """
+    from shared.temporal.connect import check_server, connect, find_address
 
     silence_core()
+    if tells_of_disk:
+        _background.add(asyncio.create_task(_watch_disk(find_address())))
     client = await connect(settings)
     if is_starting:
         await check_server(client)
     return client
+
+
+async def _watch_disk(server: str) -> None:
+    while True:
+        if problem := find_full_disk_of(server):
+            echo_err(f"dormice: {problem}")
+            return
+        await asyncio.sleep(WATCH_SECONDS)
 
 
 def silence_core() -> None:

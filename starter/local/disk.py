@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -14,6 +15,10 @@ START_BYTES = 8 * 1024 * 1024
 
 FULL_BYTES = 1024 * 1024
 WATCH_SECONDS = 2.0
+DEFAULT_DATA = Path(".dormice")
+"""Where `dormice dev` keeps messages, unless it is told another folder."""
+ADDRESSES_FILE = "addresses.json"
+"""The addresses of server and Web UI, for commands that run beside them."""
 SERVER_COMPLAINT = b"database or disk is full"
 
 
@@ -43,6 +48,29 @@ def find_free_bytes(folder: Path) -> int:
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
 
 
+def find_full_disk(folder: Path) -> str:
+    """Say that the disk of a server's folder is full; empty if it is not."""
+    return _describe_full(folder) if find_free_bytes(folder) < FULL_BYTES else ""
+
+
+def find_full_disk_of(server: str) -> str:
+    """Say that the disk of the embedded server at HOST:PORT is full; empty if it is not.
+
+    Known are the servers that were started in the working folder, for its messages are kept below it.
+    """
+    try:
+        addresses = json.loads((DEFAULT_DATA / ADDRESSES_FILE).read_text("utf-8"))
+        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
+        return find_full_disk(DEFAULT_DATA.absolute()) if is_meant else ""
+    except (OSError, ValueError, LookupError):
+        return ""
+
+
+def _describe_full(folder: Path) -> str:
+    problem = f"the disk that holds {folder} is full: the server can't write, and messages stand still"
+    return f"{problem}; free some space, nothing that has been started is lost"
+
+
 @contextlib.asynccontextmanager
 async def watch_disk(folder: Path, log: Path, report: Callable[[str], None]) -> AsyncGenerator[None]:
     """Report, within a `with` block, when the disk of a running server is full, and when it has room again."""
@@ -64,8 +92,7 @@ async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None
             complains = SERVER_COMPLAINT in file.read()  # the only sign when a quota is used up
             is_full = complains or find_free_bytes(folder) < FULL_BYTES
             if is_full and not was_full:
-                problem = f"the disk that holds {folder} is full: the server can't write, and messages stand still"
-                report(f"{problem}; free some space, nothing that has been started is lost")
+                report(_describe_full(folder))
             if was_full and not is_full:
                 report(f"the disk that holds {folder} has room again; messages go on")
             was_full = is_full

@@ -16,14 +16,12 @@ from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from shared.temporal.connect import client_options
 from shared.temporal.search_attributes import REQUIRED
-from starter.local.disk import check_room
+from starter.local.disk import ADDRESSES_FILE, check_room
 from starter.local.supervised_process import SupervisedProcess, check_free, lock_folder
 from starter.local.visibility_indexes import read_columns, slim_visibility
 
 START_SECONDS = 30.0
 SLIMMED_MARK = "slimmed"
-ADDRESSES_FILE = "addresses.json"
-"""The addresses of server and Web UI, for commands that run beside them."""
 
 # The development server's own limits allow a few calls a second. Here the server has one machine for itself, and the
 # starter limits its own rate. In this version, priorities work without a setting.
@@ -98,7 +96,7 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
         check_room(options.data)
         check_free("port", options.port)
         if options.ui_port is not None:
-            check_free("ui-port", options.ui_port)
+            check_free("ui-port", options.ui_port, "no-ui")
         if options.ui_port == options.port:
             raise InvalidSetting(f"--ui-port: is {options.ui_port}, the same as --port; choose another")
         if options.slim:

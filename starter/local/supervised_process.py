@@ -204,15 +204,21 @@ def find_free_port() -> int:
             return port
 
 
-def check_free(name: str, port: int) -> None:
-    """Raise InvalidSetting when another program has the loopback port that option `name` asks for."""
+def check_free(name: str, port: int, without: str = "") -> None:
+    """Raise InvalidSetting when another program has the loopback port that option `name` asks for.
+
+    `without` is the option that does without what would answer there.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as exc:
             taken = f"--{name}: port {port} is taken by another program ({exc.strerror})"
-            raise InvalidSetting(f"{taken}; stop that one or choose another with --{name}") from exc
+            remedy = f"stop that one or choose another with --{name}"
+            if without:
+                remedy = f"stop that one, choose another with --{name}, or leave it out with --{without}"
+            raise InvalidSetting(f"{taken}; {remedy}") from exc
 
 
 def is_answered(port: int) -> bool:

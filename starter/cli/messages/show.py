@@ -16,7 +16,7 @@ from starter.cli.arguments import CommandParser, Commands, read_name
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, code_of
 from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, wait_for_end
-from starter.cli.processes.dev import DEFAULT_DATA
+from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_json
 
 if TYPE_CHECKING:

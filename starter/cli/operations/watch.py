@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from starter.cli.arguments import DURATION, Commands, add_filter, read_filter
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
+from starter.local.disk import find_full_disk_of
 from starter.local.terminal import has_foreground
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"--interval: is {given}; give 500ms to 1h")
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
-    client = await open_client(settings, is_starting=True)
-    reader = BoardReader(client, settings, read_filter(args), args.interval.total_seconds())
+    client = await open_client(settings, is_starting=True, tells_of_disk=False)  # the board does
+    find_full_disk = functools.partial(find_full_disk_of, client.service_client.config.target_host)
+    reader = BoardReader(client, settings, read_filter(args), args.interval.total_seconds(), find_full_disk)
     if args.once:
         await _show_once(reader, is_json=args.json)
     else:

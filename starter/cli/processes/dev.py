@@ -17,6 +17,7 @@ from starter.cli.connection import silence_core
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_until_signal
 from starter.cli.processes.page import has_web, serve_beside
+from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import echo_err, has_foreground
 from starter.steering.selection import Selection
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from starter.local.embedded import EmbeddedOptions, EmbeddedServer
     from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker
 
-DEFAULT_DATA = Path(".dormice")
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
 DEFAULT_KAFKA_PORT = 9092
@@ -99,7 +99,7 @@ def _check_page_port(args: argparse.Namespace, server: "EmbeddedOptions") -> Non
         if args.page_port and args.page_port == taken:
             raise InvalidSetting(f"--page-port: is {args.page_port}, the same as {name}; choose another")
     if args.page_port and has_web():
-        check_free("page-port", args.page_port)
+        check_free("page-port", args.page_port, "no-page")
 
 
 async def _serve(
@@ -154,9 +154,11 @@ async def _open_board(server: "EmbeddedServer", settings: Settings) -> AsyncGene
 
     from starter.insight.board.display import Display, taking_keys
     from starter.insight.board.reader import BoardReader
+    from starter.local.disk import find_full_disk
 
     stopping = asyncio.Event()
-    reader = BoardReader(await server.connect(settings), settings, Selection(), BOARD_SECONDS)
+    client = await server.connect(settings)
+    reader = BoardReader(client, settings, Selection(), BOARD_SECONDS, lambda: find_full_disk(server.options.data))
 
     async def show() -> None:
         with taking_keys({}):

@@ -14,8 +14,8 @@ from starter.cli.arguments import Commands, port
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
-from starter.cli.processes.dev import DEFAULT_DATA
 from starter.cli.processes.page import WEB_PACKAGES, describe_page
+from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:

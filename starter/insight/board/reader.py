@@ -5,7 +5,7 @@ import bisect
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from temporalio.client import Client
 
 from activities.idle.due_index import SleepingWorkflow, format_query_time
-from shared.errors import ServerUnreachable
+from shared.errors import DiskFull, ServerUnreachable
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
@@ -82,7 +82,16 @@ class DueSummary:
 class BoardReader:
     """Keeps the status of a selection up to date during `async with reader.reading()`, every `interval` seconds."""
 
-    def __init__(self, client: Client, settings: Settings, selection: Selection, interval: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        selection: Selection,
+        interval: float,
+        find_full_disk: Callable[[], str],
+    ) -> None:
+        """Take what says that the server's disk is full, or nothing."""
+        self._find_full_disk = find_full_disk
         self._client = client
         self._settings = settings
         self._selection = selection
@@ -133,6 +142,8 @@ class BoardReader:
         faulty = next((section for section in self._sections if section.fault), None)
         due = self._due.value
         found = [*self._quick.value, *self._slow.value]
+        if full := self._find_full_disk():
+            found.insert(0, Finding.of(DiskFull(full)))
         return BoardStatus(
             at=time.time(),
             server=f"{self._client.service_client.config.target_host} {self._client.namespace}",

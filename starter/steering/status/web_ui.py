@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shared.settings import Settings
-from starter.local.embedded import ADDRESSES_FILE
+from starter.local.disk import ADDRESSES_FILE
 from starter.local.supervised_process import has_locked
 
 UNKNOWN = "of your Web UI, whose address is not known; set ui_address, for example http://localhost:8233"
