@@ -38,7 +38,7 @@ def main(argument: str) -> None:
     code = 0
     try:
         print(asyncio.run(start(**json.loads(argument))).write(), flush=True)
-    except Exception:
+    except Exception:  # noqa: BLE001 — whatever it is, the parent gets a code, and the traceback stands above it
         traceback.print_exc()
         code = 1
     os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300

@@ -43,10 +43,10 @@ async def main(arguments: list[str]) -> None:
     async with contextlib.AsyncExitStack() as stack:
         site = await stack.enter_async_context(_run_site()) if flags.http else ""
         if names[:1] == [PEERS_MODE]:
-            await _measure_peers(names[1:] or list(PEERS), _change(ROWS["tail"], flags), site)
+            rows = await _measure_peers(names[1:] or list(PEERS), _change(ROWS["tail"], flags), site)
         else:
             rows = [await _measure_alone(_change(ROWS[name], flags), site) for name in names or ROWS]
-            _report(rows, " ".join(names), flags)
+    _report(rows, flags)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -75,11 +75,15 @@ def _change(row: Row, flags: argparse.Namespace) -> Row:
     return replace(row, **given)
 
 
-def _report(rows: list[dict[str, Any]], case: str, flags: argparse.Namespace) -> None:
-    changed = [f"{name} {value}" for name, value in vars(flags).items() if value and name != "names"]
+def _report(rows: list[dict[str, Any]], flags: argparse.Namespace) -> None:
+    words: list[str] = list(flags.names)
+    for name, value in vars(flags).items():
+        if name != "names" and value:
+            option = f"--{name.replace('_', '-')}"
+            words += [option] if value is True else [option, f"{value:g}"]
     what = "requests to a site on loopback" if flags.http else "handlers sleep"
-    note = f"{what}; one worker process; late: seconds after the due time, of all but the special messages"
-    report("slow", rows, note=note, case=" ".join([case, *changed]).replace("True", "").strip())
+    note = f"{what}; one worker process each; late: seconds after the due time, of all but special messages"
+    report("slow", rows, note=note, case=" ".join(words))
 
 
 async def _measure_alone(row: Row, site: str) -> dict[str, Any]:
@@ -88,7 +92,7 @@ async def _measure_alone(row: Row, site: str) -> dict[str, Any]:
         return await _measure(row, {TEMPORAL: server.address}, [process], site, await server.connect())
 
 
-async def _measure_peers(names: list[str], row: Row, site: str) -> None:
+async def _measure_peers(names: list[str], row: Row, site: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name in names:
         contestant = find_contestant(name)
@@ -96,8 +100,7 @@ async def _measure_peers(names: list[str], row: Row, site: str) -> None:
         if name == "procrastinate":
             own = replace(own, messages=min(own.messages, PROCRASTINATE_MESSAGES))
         rows.append(await _measure_peer(contestant, own, site))
-    note = f"{row.rate:,.0f} a second due, 1 % of the calls last 10 s, others 0.2 s; one worker process each"
-    report("slow", rows, note=note, case=" ".join([PEERS_MODE, *(names if len(names) < len(PEERS) else [])]))
+    return rows
 
 
 async def _measure_peer(contestant: Contestant, row: Row, site: str) -> dict[str, Any]:

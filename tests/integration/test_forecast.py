@@ -162,7 +162,7 @@ async def test_what_a_closed_gate_holds_is_counted_apart_and_is_due_when_it_open
         for_a_while, by_kind = await foresee(), await foresee(by_kind=True)
         await close(f"kind:{kind}", HORIZON)
         for_good = await foresee()
-        reader = BoardReader(quiet, settings, Selection(), 1.0)
+        reader = BoardReader(quiet, settings, Selection(), 1.0, str)
         await reader.read_once()
         board = reader.status()
         await close("lane:short", HORIZON)
