@@ -41,7 +41,7 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
     encoding: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under the same idempotency key; a pack asks for the call that its worker still has in flight. The signal counts."""
+    """Under the same idempotency key; a pack asks for calls that its worker still has in flight. The signal counts."""
     keys, ended, may_end = Counter[str](), Counter[str](), asyncio.Event()
 
     @handler(kind, lane="medium")
