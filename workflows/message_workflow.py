@@ -90,6 +90,8 @@ class MessageWorkflow(IgnoresUnknownSignals):
             self._server_priority.follow(self._state.priority)
             wake = next_wake(self._state)
             if wake is not None and wake <= workflow.time():
+                if self._state.phase != self._indexed.phase:  # it is parked no more, however long its handler takes
+                    self._publish()
                 return
 
             self._publish()

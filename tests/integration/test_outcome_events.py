@@ -71,6 +71,7 @@ async def test_every_cycle_is_told_with_what_was_decided_on_it(
     async with serve(work, lanes=("short",), outcomes_topic=kind, kafka_servers=broker.address):
         message = await begin(kind, correlation_id="c-1", tenant="t", priority=2)
         told = await read_events(broker.address, kind, 5)
+        await wait_until(lambda: message.has(state="parked"), "the last outcome has arrived, after its event")
         status = await message.status()
 
     events = [event for _, event in told]
