@@ -98,7 +98,8 @@ class PackWorkflow(PackSignals):
 
     def _begin_batches(self) -> None:
         while True:
-            token = f"{workflow.info().run_id}/{self._begun_batches}"
+            # a reset run has an id of its own, and asks for the calls that are in flight under the first one
+            token = f"{workflow.info().original_execution_run_id}/{self._begun_batches}"
             batch = self._pack.take(self._open_lanes(), workflow.time(), token)
             if batch is None:
                 return

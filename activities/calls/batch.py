@@ -67,7 +67,7 @@ class BatchDispatch:
 
         positions = range(len(wire["entries"]))
         known = self._runs.get(token)
-        if known is not None:
+        if known is not None and known.is_of(wire["entries"]):  # after a reset, another batch may have the same token
             return await self._find_answer(token, wire["lane"], known, positions, known.begin_again())
 
         run = BatchRun(self._dispatch, self._in_flight, wire, info.attempt - 1)

@@ -48,6 +48,10 @@ class BatchRun:
         """See `PackSpread`."""
         return self._order.spread.share
 
+    def is_of(self, entries: list[Entry]) -> bool:
+        """Return whether this is the run of these versions of messages."""
+        return self._order.digest == _digest(entries)
+
     @property
     def is_at_work(self) -> bool:
         """Whether a call is in flight."""
@@ -239,6 +243,7 @@ class _Order:
         self.begun_at: float = wire["begun_at"]
         self.spread = PackSpread(*wire["spread"])
         self.entries: list[Entry] = wire["entries"]
+        self.digest = _digest(self.entries)  # the entries are forgotten one after the other
         self.tries_before = tries_before
 
     def forget_others(self, positions: frozenset[int]) -> None:
@@ -249,3 +254,8 @@ class _Order:
         """Name a version of a message, as its idempotency key does."""
         entry = self.entries[position]
         return f"{self.kind}:{entry[ID]}:{entry[VERSION]}"
+
+
+def _digest(entries: list[Entry]) -> int:
+    """Give a number that tells the versions of a batch from those of another one."""
+    return hash(tuple((entry[ID], entry[VERSION]) for entry in entries))
