@@ -24,6 +24,7 @@ async def work(message: Message, ctx: Context) -> Again | Done:
 
 HERD_PACK = Pack(packs=8, size=500, coalesce=timedelta(0))
 work_packed = handler("ledger-packed", encoding=HERD_PACK)(work.function)
+work_in_one_pack = handler("ledger-one-pack", encoding=Pack(packs=1, size=100, coalesce=timedelta(0)))(work.function)
 
 
 @ledgered

@@ -357,7 +357,7 @@ async def test_a_task_that_fails_twice_starts_nothing_twice(
         (("kind, 1 as id", "append", NOTHING), "the frame: column 'id' is of type int; cast it to string"),
         (
             ("*", "append", {"receipt": "x"}),
-            "receipt: there is no such option; known: address, compressPacks, encryptionKey, encryptionKeysFile,",
+            "receipt: there is no such option; known: address, encryptionKey, encryptionKeysFile,",
         ),
         (("*", "append", {"handlers": "nowhere"}), "handlers: module 'nowhere' can't be imported"),
         (("*", "append", {"address": "127.0.0.1:9"}), "no Temporal server answers at 127.0.0.1:9"),

@@ -93,7 +93,7 @@ async def test_a_run_whose_worker_is_killed_with_calls_in_flight_replays(
     server: EmbeddedServer, client: Client, settings: Settings, ledger: Ledger
 ) -> None:
     """Its calls count as lost; the next worker calls their handlers again, and replays what the first one did."""
-    kind = "ledger"
+    kind = "ledger-one-pack"
     starter = BulkStarter(client, settings, encodings={kind: Pack(packs=1, size=100, coalesce=timedelta(0))})
     slow = {"slow": {"work": 8, "delay": 1, "cycles": 1}}
     quick = {f"quick{n}": {"delay": 1, "cycles": 2} for n in range(5)}
