@@ -93,7 +93,7 @@ class BatchDispatch:
         self._is_draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_PATIENCE.total_seconds()):
-                while self._has_unheard_calls():  # noqa: ASYNC110 — packs end this, by calls from the server
+                while self.has_unheard_calls:  # noqa: ASYNC110 — packs end this, by calls from the server
                     await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
     async def finish(self, seconds: float) -> None:
@@ -106,8 +106,10 @@ class BatchDispatch:
                 while any(run.is_at_work for run in self._runs.values()):  # noqa: ASYNC110 — as above
                     await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
-    def _has_unheard_calls(self) -> bool:
-        return any(run.is_at_work and not self._awaited[token] for token, run in self._runs.items())
+    @property
+    def has_unheard_calls(self) -> bool:
+        """Whether there are calls in flight, or results of some, for which no pack asks at present."""
+        return any(run.is_owed and not self._awaited[token] for token, run in self._runs.items())
 
     async def _find_answer(
         self, token: str, lane: str, run: BatchRun, positions: Sequence[int], waiting: Awaitable[None]

@@ -39,6 +39,7 @@ class BatchRun:
         self._calls: dict[int, Call] = {}
         self._fault: BaseException | None = None
         self._was_slow = False
+        self._owed: set[int] = set()  # positions that were in flight in an answer, and in no answer since
         self._has_begun = asyncio.Event()
         self._has_result = asyncio.Event()
         self._is_idle = asyncio.Event()
@@ -56,6 +57,11 @@ class BatchRun:
     def is_at_work(self) -> bool:
         """Whether a call is in flight."""
         return bool(self._calls)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a pack has still to be given results, or has to wait for some."""
+        return bool(self._calls or self._owed)
 
     @property
     def is_slow(self) -> bool:
@@ -107,9 +113,11 @@ class BatchRun:
         for position in positions:
             call = self._calls.get(position)
             if call is None:
+                self._owed.discard(position)
                 results.append(self._results.get(position))
             else:
                 self._was_slow = True
+                self._owed.add(position)
                 self._in_flight.let_be_slow(call)
                 results.append(STILL_IN_FLIGHT)
         return results

@@ -128,7 +128,7 @@ class Worker:
         while self._running and self.loop.time() < over_at:  # noqa: ASYNC110 — they end by themselves
             await asyncio.sleep(0.1)
         self.is_closed = True
-        if self._running:
+        if self._running or self._batches.has_unheard_calls:
             self._hit_at = self.loop.time()
         for environment in self._running.values():
             environment.cancel(ActivityCancellationDetails(worker_shutdown=True))

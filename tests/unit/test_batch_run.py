@@ -153,6 +153,21 @@ async def test_the_first_result_waits_for_others(monkeypatch: pytest.MonkeyPatch
     assert tell(run.give(range(2))) == ["decided"] * 2
 
 
+async def test_a_result_is_owed_until_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that drains waits a while for packs to ask, also when the slow call has ended by then."""
+    monkeypatch.setattr(batch_run, "GATHER", AT_ONCE)
+    stage = Stage()
+    run = stage.begin(entry("a"), entry("b", "wait"))
+    await stage.run(run.begin)
+    run.give(range(2))
+    stage.openings["b"].set()
+    await run.finish()
+    before = (run.is_at_work, run.is_owed)
+    run.give([1])
+
+    assert (before, run.is_owed) == ((False, True), False)
+
+
 async def test_a_slow_call_keeps_nothing_but_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """After GATHER the others are answered; the slow one is asked for, and has moved to a slot of its own kind."""
     monkeypatch.setattr(batch_run, "GATHER", AT_ONCE)
