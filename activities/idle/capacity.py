@@ -34,9 +34,18 @@ class Capacity:
         self._queue = queue
 
     async def read_slots(self) -> Slots:
-        """Add up the slots in which handlers run."""
+        """Add up the slots of the kind that each worker has fewest free of.
+
+        Those of workflow tasks fill when the processor is busy, those of activities when handlers are slow.
+        """
         beats = await self._find_heartbeats()
-        slots = [beat.activity_task_slots_info for beat in beats]
+        slots = [
+            min(
+                (beat.workflow_task_slots_info, beat.activity_task_slots_info),
+                key=lambda each: each.current_available_slots,
+            )
+            for beat in beats
+        ]
         free = sum(max(each.current_available_slots, 0) for each in slots)
         told_at = max((beat.heartbeat_time.ToDatetime(UTC) for beat in beats), default=datetime.fromtimestamp(0, UTC))
         return Slots(free + sum(each.current_used_slots for each in slots), free, told_at)
