@@ -36,6 +36,7 @@ KINDS = [
     "echo",
     "http",
     "ledger",
+    "ledger-one-pack",
     "ledger-packed",
     "noted",
     "noted-packed",
