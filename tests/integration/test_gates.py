@@ -14,7 +14,9 @@ from shared.keepers.gates import GATES_MEMO, GATES_WORKFLOW, GateClosure, gates_
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
+from shared.temporal.connect import describe_queue
 from starter.starting.bulk import BulkStarter
+from starter.starting.queries import is_polled
 from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl
 from starter.steering.message_view import to_document
@@ -170,9 +172,17 @@ async def test_what_a_person_says_about_a_gate_outlives_all_workers(
     assert [name for _, name in site.calls] == [passing.id]
 
 
-async def test_gates_are_kept_by_a_lane_that_has_workers(serve: Serve, gates: GateControl) -> None:
+async def test_gates_are_kept_by_a_lane_that_has_workers(
+    client: Client, settings: Settings, serve: Serve, gates: GateControl
+) -> None:
     """A person who closes the first one can open it again, also where nobody works on lane short."""
+    queue = task_queue(settings.task_queue_prefix, "medium")
+
+    async def is_served() -> bool:
+        return is_polled(await describe_queue(client, queue))
+
     async with serve(lanes=("medium",)):
+        await wait_until(is_served, "the server knows of the lane's workers")
         lacking = [await gates.close(HOST, GateClosure.lasting(HOUR)), await gates.open(HOST)]
         await wait_until(lambda: _is_open(gates), "it is open")
 
