@@ -127,21 +127,24 @@ def plan_return(outcome: Outcome, now: float, spread: Spread, expires_at: float 
     The moments are in milliseconds since the epoch; the latest is 0 if there is no tolerance. The spread leads no
     message beyond its expiry.
     """
-    requested = outcome.after if outcome.at is None else outcome.at - now
+    # moments are kept in milliseconds, so what is beyond them is only noise of the difference
+    requested = outcome.after if outcome.at is None else round(outcome.at - now, 3)
     delay, note = _clamp(requested or 0.0)
     tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX) if outcome.tolerance is None else outcome.tolerance
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
     if now + delay < expires_at:
         tolerance = min(tolerance, expires_at - now - delay)
-    due_at = now + delay + spread(tolerance)
+    # `now + (at - now)` is seldom `at`: what was asked for exactly is kept exactly
+    soonest = now + delay if outcome.at is None or delay != requested else outcome.at
+    due_at = soonest + spread(tolerance)
     earliest_at = now + delay * EARLIEST_SHARE
     if outcome.earliest_at is not None:
         earliest_at = outcome.earliest_at
     elif outcome.earliest is not None:
         earliest_at = now + outcome.earliest
-    earliest = math.ceil(min(max(earliest_at, now), due_at) * 1000)
-    latest = math.floor((now + delay + tolerance) * 1000) if tolerance else 0
-    return math.ceil(due_at * 1000), earliest, latest, _join(clip_reason(outcome.reason), note)
+    earliest = _ceil_ms(min(max(earliest_at, now), due_at))
+    latest = _floor_ms(soonest + tolerance) if tolerance else 0
+    return _ceil_ms(due_at), earliest, latest, _join(clip_reason(outcome.reason), note)
 
 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
@@ -375,11 +378,23 @@ def _due_now(state: MessageState, now: float) -> MessageState:
 
 
 def _ceil(moment: float) -> float:
-    return math.ceil(moment * 1000) / 1000
+    return _ceil_ms(moment) / 1000
 
 
 def _floor(moment: float) -> float:
-    return math.floor(moment * 1000) / 1000
+    return _floor_ms(moment) / 1000
+
+
+def _ceil_ms(moment: float) -> int:
+    """Give the first whole millisecond that is not before a moment; one that was made of milliseconds stays itself."""
+    milliseconds = round(moment * 1000)  # the product alone may be a little above what it was made of
+    return milliseconds if milliseconds / 1000 >= moment else milliseconds + 1
+
+
+def _floor_ms(moment: float) -> int:
+    """Give the last whole millisecond that is not after a moment; one that was made of milliseconds stays itself."""
+    milliseconds = round(moment * 1000)
+    return milliseconds if milliseconds / 1000 <= moment else milliseconds - 1
 
 
 def _clamp(delay: float) -> tuple[float, str]:
