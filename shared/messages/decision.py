@@ -3,7 +3,6 @@
 No clock, no randomness and no Temporal in here, so a workflow can replay it, and a pack can hold many messages at once.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
