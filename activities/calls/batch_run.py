@@ -178,7 +178,7 @@ class BatchRun:
         now = stamp_end(self._dispatch.clock)
         held = [n for n in positions if not is_over(order.entries[n], now)]
         for position in held:
-            self._note(position, wait)
+            self._note(position, wait, now)
         record_gated(self._dispatch.telemetry, order.kind, order.lane, len(held))
         return [n for n in positions if n not in self._results]
 
@@ -202,23 +202,29 @@ class BatchRun:
         return await self._dispatch.run(call, no_heartbeat, deadlines, order.spread)
 
     def _end(self, position: int, task: asyncio.Task[Outcome]) -> None:
-        if self._calls.pop(position, None) is None:
+        call = self._calls.pop(position, None)
+        if call is None:
             return  # it was abandoned
+
         if task.cancelled():
             self._keep(position, None)
         elif (fault := task.exception()) is not None:
             self._fault = fault
             self._keep(position, None)
         else:
-            self._note(position, task.result())
+            outcome = task.result()
+            # another batch with the same call gives the same moment, so that both come to one result
+            call.ended_at = call.ended_at or outcome.ended_at or stamp_end(self._dispatch.clock)
+            self._note(position, outcome, call.ended_at)
 
-    def _note(self, position: int, outcome: Outcome) -> None:
+    def _note(self, position: int, outcome: Outcome, ended_at: float) -> None:
         order = self._order
         if outcome.verdict == "handed_back":
             self._keep(position, None)
             return
+
         # the server's clock may be ahead
-        ended_at = max(outcome.ended_at or stamp_end(self._dispatch.clock), order.begun_at)
+        ended_at = max(ended_at, order.begun_at)
         entry = order.entries[position]
         result = to_result(entry, outcome, ended_at, kind=order.kind, lane=order.pack_lane, spread=order.spread)
         self._keep(position, result)
@@ -231,6 +237,7 @@ class BatchRun:
     def _abandon(self, positions: Sequence[int]) -> None:
         """Go on without handlers that ignore their cancellation; their later outcomes, if any, are discarded."""
         found = self._dispatch.registry.get(self._order.kind)
+        now = stamp_end(self._dispatch.clock)
         for position in positions:
             call = self._calls.get(position)
             if call is None or found is None:
@@ -238,7 +245,8 @@ class BatchRun:
             del self._calls[position]
             self._in_flight.abandon(call)
             seconds = found.timeout_on(self._order.lane).total_seconds()
-            self._note(position, fail(found, f"no outcome within {seconds:g} s, and no heed of being cut off"))
+            failure = fail(found, f"no outcome within {seconds:g} s, and no heed of being cut off")
+            self._note(position, failure, now)
 
 
 class _Order:

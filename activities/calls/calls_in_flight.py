@@ -10,15 +10,19 @@ from shared.messages.message import Outcome
 
 
 class Call:
-    """A handler at work; `is_slow` says which kind of slot it holds."""
+    """A handler at work.
 
-    __slots__ = ("has_slot", "is_slow", "key", "task")
+    `is_slow` says which kind of slot it holds, `ended_at` when it ended, which is 0 until a batch has seen it.
+    """
+
+    __slots__ = ("ended_at", "has_slot", "is_slow", "key", "task")
 
     def __init__(self, key: str, task: asyncio.Task[Outcome]) -> None:
         self.key = key
         self.task = task
         self.is_slow = False
         self.has_slot = True
+        self.ended_at = 0.0
 
 
 class CallsInFlight:

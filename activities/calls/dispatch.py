@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -33,7 +32,7 @@ from shared.keepers.limits import grace_of
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
-from shared.messages.timespan import format_moment
+from shared.messages.timespan import ceil_ms, format_moment
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
 from shared.telemetry.metrics import AT_WORK, PARKED
@@ -317,7 +316,7 @@ def expire(call: HandlerCall, problem: str = "") -> Outcome:
 
 def stamp_end(clock: Callable[[], float]) -> float:
     """Give the present time, rounded up to the millisecond, as the end of a cycle, from which a delay counts."""
-    return math.ceil(clock() * 1000) / 1000
+    return ceil_ms(clock()) / 1000
 
 
 async def _let_cancel_pass() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from shared.messages.signal_reading import is_int, is_number
+from shared.messages.timespan import ceil_ms
 
 LIMITS_WORKFLOW = "limits"  # workflow type that keeps the turns of a part of all keys
 TAKE = "take"  # update by which a worker process asks for its calls' turns
@@ -137,7 +138,7 @@ class KeyTurns:
         free = pace.at_once - sum(self.leases.values()) if pace.at_once else math.inf
         ahead = 0.0 if pace.at_once else AHEAD_SECONDS  # with leases nothing is reserved: a lease is free or not
         interval = max(pace.interval, HURRY * self.hold / pace.at_once if pace.at_once else 0.0)
-        answer = TurnResponse([], [], math.ceil((now + pace.lease) * 1000) / 1000 if pace.at_once else 0.0)
+        answer = TurnResponse([], [], ceil_ms(now + pace.lease) / 1000 if pace.at_once else 0.0)
         self.next_slot = max(self.next_slot, now - pace.credit)
         for position in (*sorted(held), *[math.inf] * fresh):
             is_first = position <= now + max(ahead, LOOK_MIN_SECONDS)
@@ -163,7 +164,7 @@ class KeyTurns:
         self.waiting = max(self.waiting + max(fresh - max(taken - len(held), 0), 0) - min(taken, len(held)), len(left))
 
         looks = [now + self._find_lease_look(pace) for _ in left]
-        until = math.ceil((now + pace.lease) * 1000)
+        until = ceil_ms(now + pace.lease)
         if taken:
             self.leases[until] = self.leases.get(until, 0) + taken
         return TurnResponse([now] * taken, list(zip(left, looks, strict=True)), until / 1000)

@@ -11,7 +11,7 @@ from shared.messages import signals
 from shared.messages.message import DECISIONS_KEPT, NO_TURN, Decision, MessageState, Outcome, Turn, clip_reason
 from shared.messages.placement import unit_hash
 from shared.messages.signals import to_epoch
-from shared.messages.timespan import HORIZON, format_moment, format_seconds
+from shared.messages.timespan import HORIZON, ceil_ms, floor_ms, format_moment, format_seconds
 
 MIN_DELAY = 1.0  # seconds; the server starts at most one run of a workflow a second
 MAX_DELAY = HORIZON.total_seconds()
@@ -141,9 +141,9 @@ def plan_return(outcome: Outcome, now: float, spread: Spread, expires_at: float 
         earliest_at = outcome.earliest_at
     elif outcome.earliest is not None:
         earliest_at = now + outcome.earliest
-    earliest = _ceil_ms(min(max(earliest_at, now), due_at))
-    latest = _floor_ms(soonest + tolerance) if tolerance else 0
-    return _ceil_ms(due_at), earliest, latest, _join(clip_reason(outcome.reason), note)
+    earliest = ceil_ms(min(max(earliest_at, now), due_at))
+    latest = floor_ms(soonest + tolerance) if tolerance else 0
+    return ceil_ms(due_at), earliest, latest, _join(clip_reason(outcome.reason), note)
 
 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
@@ -377,23 +377,11 @@ def _due_now(state: MessageState, now: float) -> MessageState:
 
 
 def _ceil(moment: float) -> float:
-    return _ceil_ms(moment) / 1000
+    return ceil_ms(moment) / 1000
 
 
 def _floor(moment: float) -> float:
-    return _floor_ms(moment) / 1000
-
-
-def _ceil_ms(moment: float) -> int:
-    """Give the first whole millisecond that is not before a moment; one that was made of milliseconds stays itself."""
-    milliseconds = round(moment * 1000)  # the product alone may be a little above what it was made of
-    return milliseconds if milliseconds / 1000 >= moment else milliseconds + 1
-
-
-def _floor_ms(moment: float) -> int:
-    """Give the last whole millisecond that is not after a moment; one that was made of milliseconds stays itself."""
-    milliseconds = round(moment * 1000)
-    return milliseconds if milliseconds / 1000 <= moment else milliseconds - 1
+    return floor_ms(moment) / 1000
 
 
 def _clamp(delay: float) -> tuple[float, str]:

@@ -3,13 +3,13 @@
 Moments are RFC 3339 strings on the wire, so that a person can type them into the Web UI's signal form.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from shared.errors import GiveUp
+from shared.messages.timespan import ceil_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def to_epoch(moment: str) -> float:
     parsed = datetime.fromisoformat(moment.upper())
     if parsed.tzinfo is None:
         raise ValueError(f"{moment!r} has no offset; add one, for example Z")
-    return math.ceil(parsed.timestamp() * 1000) / 1000
+    return ceil_ms(parsed.timestamp()) / 1000
 
 
 def moment_of(signal: Signal) -> float | None:

@@ -41,6 +41,18 @@ def parse_moment(text: str, now: datetime | None = None) -> datetime:
     return in_utc
 
 
+def ceil_ms(moment: float) -> int:
+    """Give the first whole millisecond that is not before a moment; one that was made of milliseconds stays itself."""
+    milliseconds = round(moment * 1000)  # the product alone may be a little above what it was made of
+    return milliseconds if milliseconds / 1000 >= moment else milliseconds + 1
+
+
+def floor_ms(moment: float) -> int:
+    """Give the last whole millisecond that is not after a moment; one that was made of milliseconds stays itself."""
+    milliseconds = round(moment * 1000)
+    return milliseconds if milliseconds / 1000 <= moment else milliseconds - 1
+
+
 def format_seconds(seconds: float) -> str:
     """Write a duration for people in at most two units: "0.4 s", "2 min 30 s", "3 h", "12 d 4 h"."""
     if seconds < 0:

@@ -1,7 +1,6 @@
 """Start requests: turns an envelope into the request that starts its workflow, or into an entry for its pack."""
 
 import json
-import math
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, MessageState
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, PackSpread, pack_workflow_id, workflow_id
+from shared.messages.timespan import ceil_ms, floor_ms
 from shared.packs.counts import COUNTS_MEMO
 from shared.packs.entry import Entry, to_heading, to_state
 from shared.settings import Settings
@@ -60,7 +60,7 @@ def first_entry(
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     tolerance, offset = envelope.tolerance_seconds, 0.0
     # to the millisecond, as the due time that it bounds
-    expires_at = 0.0 if envelope.expires_at is None else math.ceil(envelope.expires_at.timestamp() * 1000) / 1000
+    expires_at = 0.0 if envelope.expires_at is None else ceil_ms(envelope.expires_at.timestamp()) / 1000
     if expires_at and tolerance:
         tolerance = min(tolerance, max(expires_at - max(scheduled or now, now), 0.0))
     if tolerance:
@@ -120,13 +120,13 @@ def encode_first_entries(columns: EntryColumns, now: float, spread: PackSpread) 
 def _find_moments(scheduled: float | None, tolerance: float, offset: float, now: float) -> tuple[int, int, int, str]:
     """Return when a message is due, how much earlier and later it may run, all in milliseconds, and the reason."""
     if scheduled is None or scheduled <= now:
-        base, earliest, why = now, math.floor(now * 1000), "due at once"
+        base, earliest, why = now, floor_ms(now), "due at once"
     else:
-        base, earliest, why = scheduled, math.ceil(scheduled * 1000), "scheduled by its sender"
+        base, earliest, why = scheduled, ceil_ms(scheduled), "scheduled by its sender"
     if not tolerance:
         return earliest, 0, 0, why
     due = _to_milliseconds(base + offset, now)
-    return due, due - earliest, max(math.floor((base + tolerance) * 1000) - due, 0), why
+    return due, due - earliest, max(floor_ms(base + tolerance) - due, 0), why
 
 
 def make_request_id(envelope: Envelope, session: str) -> str:
@@ -224,4 +224,4 @@ def _index(
 def _to_milliseconds(moment: float, now: float) -> int:
     # a future time is rounded up, because nothing may run early; a time that is due is rounded down, because even a
     # fraction of a millisecond ahead would cost a timer
-    return (math.ceil if moment > now else math.floor)(moment * 1000)
+    return ceil_ms(moment) if moment > now else floor_ms(moment)

@@ -1,7 +1,6 @@
 """Admission: what a chunk's entries, and records among them, do to a pack's messages."""
 
 import heapq
-import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,13 +8,14 @@ from typing import Any
 from shared.messages import signals
 from shared.messages.message import MessageState
 from shared.messages.signals import PullMany, Signal
+from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, sources_of
 
 
 def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
     """Pick messages that idle capacity may run before they are due, earliest due first; each with its signal."""
-    now = math.floor(pull.at * 1000)
-    last = math.floor(pull.until * 1000)
+    now = floor_ms(pull.at)
+    last = floor_ms(pull.until)
     ahead = (e for e in entries if e[DUE] - e[EARLY] <= now < e[DUE] <= last and not is_held(e))
     first = heapq.nsmallest(pull.count, ahead, key=lambda entry: (entry[DUE], entry[ID]))
     return [(entry[ID], pull.of(entry[DUE])) for entry in first]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from shared.messages.placement import PackSpread
+from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, ID, LATE, OTHERS, Entry, is_held, lane_of, measure, priority_of, tenant_of
 
 BATCH_MAX = 500  # with outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns
@@ -33,7 +34,7 @@ class Batch:
 
 def find_due(entries: Iterable[Entry], lanes: Collection[str], default_lane: str, now: float) -> list[Entry]:
     """Find the messages that are due by `now` (seconds since the epoch) and can begin on `lanes`."""
-    cutoff = math.floor(now * 1000)
+    cutoff = floor_ms(now)
     is_default_open = default_lane in lanes
     due = [e for e in entries if e[DUE] <= cutoff]
 
