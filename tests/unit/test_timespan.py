@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.messages.timespan import format_moment, format_seconds, parse_duration, parse_moment
+from shared.messages.timespan import (
+    MOMENT_MAX,
+    ceil_ms,
+    floor_ms,
+    format_moment,
+    format_seconds,
+    parse_duration,
+    parse_moment,
+)
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -159,3 +167,18 @@ def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
         duration = timedelta(0)
 
     assert duration >= timedelta(0)
+
+
+@given(st.integers(0, round(MOMENT_MAX * 1000)))
+def test_a_moment_of_whole_milliseconds_is_rounded_to_itself(milliseconds: int) -> None:
+    """Most of them are no floats, and the product with 1000 may lie on either side."""
+    assert ceil_ms(milliseconds / 1000) == floor_ms(milliseconds / 1000) == milliseconds
+
+
+@given(st.floats(0, MOMENT_MAX))
+def test_a_moment_lies_between_its_milliseconds(moment: float) -> None:
+    """Rounded up it is never early, rounded down never late, and by less than one."""
+    down, up = floor_ms(moment), ceil_ms(moment)
+
+    assert down / 1000 <= moment <= up / 1000
+    assert up - down in (0, 1)
