@@ -28,6 +28,7 @@ from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
 from worker.deployment import build_arguments, version_arguments, watch_deployment
+from worker.lanes.early_events import TimelyRunner
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.measurements import measure_overdue, report_throughput
 from worker.lanes.profiles import PROFILES, Profile
@@ -74,11 +75,12 @@ def _build_runner(plan: WorkerPlan) -> WorkflowRunner:
 
 def _build_limits_worker(client: Client, plan: WorkerPlan) -> Worker:
     """Build the worker that counts limits: on its own task queue, because calls that wait may hold a lane's slots."""
-    return Worker(
+    runner = TimelyRunner(_build_runner(plan))
+    worker = Worker(
         _build_client(client),
         task_queue=limits_queue(plan.settings.task_queue_prefix),
         workflows=[LimitsWorkflow],
-        workflow_runner=_build_runner(plan),
+        workflow_runner=runner,
         max_cached_workflows=SHARDS,
         max_concurrent_workflow_tasks=SHARDS,
         max_concurrent_workflow_task_polls=LIMITS_POLLERS,
@@ -86,13 +88,15 @@ def _build_limits_worker(client: Client, plan: WorkerPlan) -> Worker:
         graceful_shutdown_timeout=timedelta(0),
         **version_arguments(plan.settings),
     )
+    return runner.attach(worker)
 
 
 def _build_worker(
     client: Client, plan: WorkerPlan, lane: str, *, dispatch: Dispatch, batches: BatchDispatch, evictions: Evictions
 ) -> Worker:
     profile = plan.profiles[lane]
-    return Worker(
+    runner = TimelyRunner(ReleasingRunner(_build_runner(plan), evictions.note))
+    worker = Worker(
         _build_client(client),
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
         workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow, CapacityWorkflow],
@@ -103,7 +107,7 @@ def _build_worker(
             forward_signals,
             PullActivities(plan.telemetry).pull_ahead,
         ],
-        workflow_runner=ReleasingRunner(_build_runner(plan), evictions.note),
+        workflow_runner=runner,
         max_cached_workflows=max(plan.settings.cached_workflows or profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
         max_concurrent_activities=profile.activity_slots,
@@ -116,6 +120,7 @@ def _build_worker(
         graceful_shutdown_timeout=plan.drain,
         **version_arguments(plan.settings),
     )
+    return runner.attach(worker)
 
 
 def _build_calls_worker(client: Client, plan: WorkerPlan, batches: BatchDispatch) -> Worker:
