@@ -28,6 +28,10 @@ class _Keeper(IgnoresUnknownSignals):
     def _dump(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def _is_run_full(self) -> bool:
+        """Return whether to continue as new: the server ends a run of too many events, and ignored signals count."""
+        return self._changes >= CHANGES_PER_RUN or workflow.info().is_continue_as_new_suggested()
+
     def _publish(self, details: str) -> None:
         workflow.upsert_memo({self._memo: self._dump()})
         set_details(details)
@@ -44,9 +48,13 @@ class LayoutWorkflow(_Keeper):
     @workflow.run
     @ignores_cancellation
     async def run(self) -> None:
-        """Wait for ever."""
-        set_details(describe_layout(workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any])))
-        await workflow.wait_condition(lambda: False)
+        """Wait for ever, in a series of runs."""
+        set_details(describe_layout(self._find_layout()))
+        await workflow.wait_condition(self._is_run_full)
+        workflow.continue_as_new(memo={LAYOUT_MEMO: self._find_layout()})
+
+    def _find_layout(self) -> dict[str, Any]:
+        return workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any])
 
     @signal_handler(read_layout)
     def keep(self, layout: dict[str, Any]) -> None:
@@ -72,9 +80,9 @@ class CapacityWorkflow(_Keeper):
         while True:
             changes = self._changes
             self._publish(describe_capacity(self._rates))
-            if changes >= CHANGES_PER_RUN:
+            if self._is_run_full():
                 self._continue()
-            await workflow.wait_condition(lambda changes=changes: self._changes > changes)
+            await workflow.wait_condition(lambda changes=changes: self._changes > changes or self._is_run_full())
 
     def _dump(self) -> dict[str, Any]:
         return {worker: list(measured) for worker, measured in self._rates.items()}
@@ -106,7 +114,7 @@ class GatesWorkflow(_Keeper):
         while True:
             self._closings = gates.pick_closed(self._closings, workflow.time())
             self._publish(describe_gates(self._closings))
-            if self._changes >= CHANGES_PER_RUN or workflow.info().is_continue_as_new_suggested():
+            if self._is_run_full():
                 self._continue()
             await self._sleep_until_something_changes()
 
@@ -115,7 +123,7 @@ class GatesWorkflow(_Keeper):
         opens_at = min((closing.opens_at for closing in self._closings.values()), default=None)
         left = None if opens_at is None else timedelta(seconds=max(opens_at - workflow.time(), 0) + 0.01)
         try:
-            await workflow.wait_condition(lambda: self._changes > changes, timeout=left)
+            await workflow.wait_condition(lambda: self._changes > changes or self._is_run_full(), timeout=left)
         except TimeoutError:
             self._changes += 1
 
@@ -169,10 +177,10 @@ class IdleWorkflow(_Keeper):
                 f"**{'on' if self._is_on else 'off'}** — pulled forward so far: {pulled.messages:,} messages, "
                 f"{pulled.packs:,} packs, {pulled.mean_early_seconds:,.0f} s early on average"
             )
-            await workflow.wait_condition(lambda: self._is_on or self._is_changed)
-            if self._is_on:
+            await workflow.wait_condition(lambda: self._is_on or self._is_changed or self._is_run_full())
+            if self._is_on and not self._is_run_full():
                 await self._work_a_shift()
-            if self._shifts >= SHIFTS_PER_RUN or workflow.info().is_continue_as_new_suggested():
+            if self._is_run_full():
                 self._continue()
 
     async def _work_a_shift(self) -> None:
@@ -186,7 +194,7 @@ class IdleWorkflow(_Keeper):
             retry_policy=SERVER_CALL_RETRY,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
-        await workflow.wait_condition(lambda: self._is_changed or shift.done())
+        await workflow.wait_condition(lambda: self._is_changed or shift.done() or self._is_run_full())
         if not shift.done():
             shift.cancel()
         try:
@@ -195,6 +203,9 @@ class IdleWorkflow(_Keeper):
             if not is_cancelled_exception(exc):  # cancelled before a worker had started it
                 raise
         self._shifts += 1
+
+    def _is_run_full(self) -> bool:
+        return self._shifts >= SHIFTS_PER_RUN or super()._is_run_full()
 
     def _dump(self) -> dict[str, Any]:
         return {"is_on": self._is_on, "limits": self._limits.dump(), "pulled": self._pulled.dump()}
