@@ -17,7 +17,7 @@ TAKE = "take"  # update by which a worker process asks for its calls' turns
 SHARDS = 8  # workflows that share the keys; with another number, workers of two versions would not share their counts
 KEY_MAX_BYTES = 300
 NUMBER_MAX = 1e12  # far above any moment in seconds since the epoch
-WAITING_MAX = 100_000  # calls of one key that one request may be for
+WAITING_MAX = 100_000  # calls that one request may be for: many times what a process can have in flight
 KEYS_MAX = 20_000  # busy keys that one of the workflows keeps; calls of further keys wait until others are at rest
 FULL_SECONDS = 60.0  # how long these wait
 
@@ -283,6 +283,8 @@ def check_requests(wire: Any) -> None:
         counts += [passed_on for _, _, _, passed_on in wire["ended"]]
         is_right = all(is_number(n) and abs(n) <= NUMBER_MAX for n in numbers)
         is_right = is_right and all(is_int(count) and 0 <= count <= WAITING_MAX for count in counts)
+        # each of them gets an answer of its own, in a task that has ten seconds
+        is_right = is_right and sum(each.fresh + len(each.held) for each in requests) <= WAITING_MAX
         is_right = is_right and all(isinstance(key, str) and len(key) <= KEY_MAX_BYTES for key in keys)
     except (TypeError, KeyError, ValueError, IndexError, AttributeError) as exc:
         raise ValueError(f"the request can't be read ({exc}); let worker processes ask") from exc

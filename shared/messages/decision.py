@@ -18,6 +18,7 @@ MAX_DELAY = HORIZON.total_seconds()
 TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
+SOURCES_KEPT = 100  # of how many sources a message remembers the newest offset; a key comes from one partition
 UPSERTS_KEPT = 5  # how many idempotency keys of upserts a message remembers
 Spread = Callable[[float], float]  # maps a tolerance to the offset in it at which a message is due, both in seconds
 
@@ -84,6 +85,7 @@ def merge_sources(known: Mapping[str, int], newer: Mapping[str, int]) -> Mapping
     """Give the newest offset of each source, newer ones last; of upserts, each a source of its own, the last few."""
     merged = {**known, **newer}
     forgotten = [source for source in merged if source.startswith(signals.UPSERT)][:-UPSERTS_KEPT]
+    forgotten += [source for source in merged if not source.startswith(signals.UPSERT)][:-SOURCES_KEPT]
     return {source: offset for source, offset in merged.items() if source not in forgotten} if forgotten else merged
 
 

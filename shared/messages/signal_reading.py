@@ -16,6 +16,8 @@ from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, UnreadableSi
 from shared.messages.timespan import MOMENT_MAX
 
 SHOWN_MAX = 40  # characters of a wrong value that an error shows
+SOURCE_MAX_BYTES = 300  # a topic's name has at most 249, and a message keeps the last of its sources for ever
+TRACE_MAX = 1000  # characters of a trace context, which a message keeps too; W3C asks for 512 of `tracestate`
 TOKEN_MAX = 200  # characters of a token; a pack keeps tokens for minutes
 AnySignal = TypeVar("AnySignal", bound=Signal)
 Check = Callable[[Any], bool]
@@ -118,6 +120,16 @@ def is_number(value: Any) -> bool:
     return is_int(value) and -(2**63) < value < 2**63
 
 
+def is_offset(value: Any) -> bool:
+    """Return whether a value is a whole number of at most 64 bits; a message keeps the last one of each source."""
+    return is_int(value) and -(2**63) < value < 2**63
+
+
+def is_source(value: Any) -> bool:
+    """Return whether a value can name where a record comes from; empty for no record."""
+    return isinstance(value, str) and len(value.encode(errors="replace")) <= SOURCE_MAX_BYTES
+
+
 def whole_number(least: int, most: int) -> Check:
     """Give the check for a whole number within bounds."""
     return lambda value: is_int(value) and least <= value <= most
@@ -170,20 +182,24 @@ def _check_content(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_trace(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in cast("dict[str, Any]", value).values())
+    if not isinstance(value, dict):
+        return False
+    trace = cast("dict[str, Any]", value)
+    return all(map(is_text, trace.values())) and sum(map(len, [*trace, *trace.values()])) <= TRACE_MAX
 
 
 _FIELDS: dict[str, tuple[Check, str]] = {
-    **dict.fromkeys(("reason", "source"), (is_text, "a string")),
+    "reason": (is_text, "a string"),
+    "source": (is_source, f"a string of at most {SOURCE_MAX_BYTES} bytes"),
     **dict.fromkeys(
         ("due_at", "expected_due_at", "if_due_before", "expires_at"),
         (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
     ),
     "priority": (is_int, "a whole number from 1 to 5"),
     "payload": (lambda _: True, "JSON"),
-    **dict.fromkeys(("offset", "if_version"), (is_int, "a whole number")),
+    **dict.fromkeys(("offset", "if_version"), (is_offset, "a whole number of at most 64 bits")),
     "lane": (is_text, "the name of a lane"),
-    "trace": (_is_trace, "an object of strings"),
+    "trace": (_is_trace, f"an object of strings, of at most {TRACE_MAX:,} characters in all"),
 }
 
 

@@ -6,11 +6,12 @@ from typing import Any, cast
 from shared.lanes import LANES
 from shared.messages.encoding import PACKS_MAX
 from shared.messages.json_value import find_flaw
+from shared.messages.message import Turn
 from shared.messages.signal_reading import (
     Check,
     check_token,
-    is_int,
     is_moment,
+    is_offset,
     number,
     read_object,
     require,
@@ -25,6 +26,7 @@ BACKOFF_MAX = 1e9  # seconds, about thirty years: a moment this far ahead is sti
 _MOMENT_MAX_MS = round(MOMENT_MAX * 1000)
 _COUNT_MAX = 2**53
 _DECISION_LENGTH = 5
+_TURN_LENGTH = len(Turn._fields)
 _ADVICE = "start messages with dormice"
 
 
@@ -108,6 +110,15 @@ _LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
     "coalesce": (_is_wait, "seconds"),
 }
 
+
+def _is_turn(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    turn = cast("list[Any]", value)
+    moment, is_slot, key = turn if len(turn) == _TURN_LENGTH else (0.0, False, None)
+    return not turn or (is_moment(moment) and _is_flag(is_slot) and _is_text(key))
+
+
 _OTHERS: dict[str, Check] = {
     **dict.fromkeys(("attempt", "revision", "skipped"), _is_count),
     **dict.fromkeys(("is_tried", "is_paused", "is_expired"), _is_flag),
@@ -116,9 +127,10 @@ _OTHERS: dict[str, Check] = {
     **dict.fromkeys(("parked_at", "started_at", "expires_at"), is_moment),
     "ended": _one_of(("done", "stopped")),
     "result": _is_json,
-    "sources": _map_of(is_int),
+    "sources": _map_of(is_offset),
     "trace": _map_of(_is_text),
     "lane": _is_lane,
+    "turn": _is_turn,
 }
 """Optional fields of an entry, present where they differ from their defaults; unknown ones are ignored when read."""
 

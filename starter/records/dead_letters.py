@@ -17,6 +17,7 @@ from shared.kafka.safe_producer import (
     list_topics,
     open_admin,
 )
+from shared.messages.signal_reading import is_source
 from starter.records.record import ERROR_CLASSES, Record
 
 SUFFIX = ".dead-letters"
@@ -97,7 +98,10 @@ def find_origin(record: Record) -> tuple[str, int]:
     origin = next((_to_text(value) for name, value in reversed(record.headers) if name == ORIGIN), "")
     source, _, text = origin.rpartition("/")
     offset = _to_number(text)
-    return (record.source, record.offset) if not source or offset is None else (source, offset)
+    # anybody may have written the header, and a signal with a longer source would be refused
+    if source == "" or offset is None or not is_source(source):
+        return record.source, record.offset
+    return source, offset
 
 
 def find_own_headers(record: Record) -> Headers:

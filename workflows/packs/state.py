@@ -34,6 +34,10 @@ from workflows.packs.limits import PackLimits
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
 from workflows.packs.summary import PackSummary
 
+MOVING_SHARE = 3
+"""What moves from another pack is taken beyond the limit, for it has left there already; but the state must still be
+one that the server stores. More packs hold less each, so no pack that grows comes near this."""
+
 
 class PackState(PackLimits):
     """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
@@ -130,8 +134,9 @@ class PackState(PackLimits):
 
         self.forwarding.forward_chunk(chunk, moved)
         for entry in chunk.get("ended", ()):
-            if self.find(entry[ID]) is None:
-                self.bytes += measure(entry)
+            size = measure(entry)
+            if self.find(entry[ID]) is None and self._makes_room(size):
+                self.bytes += size
                 self._ended[entry[ID]] = entry
         self.receipts.note_chunk(token, outcomes, moved, now)
 
@@ -151,7 +156,8 @@ class PackState(PackLimits):
         if revises and message_id in ended:
             entry[OTHERS]["sources"] = merge_sources(sources_of(ended[message_id]), sources_of(entry))
         size = measure(entry)
-        if (reason := self._find_no_room(size)) and not chunk.get("is_moving"):
+        reason = self._find_no_room(size)
+        if reason and not (chunk.get("is_moving") and self.bytes + size <= MOVING_SHARE * self.bytes_max):
             return reason
 
         if message_id in ended:  # unless it has just been forgotten to make room
