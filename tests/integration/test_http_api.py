@@ -326,6 +326,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/v1/kinds", {"headers": {"Host": "evil.example"}}, 421, "Host"),
     ("POST", "/v1/messages/{kind}/a", {"json": {}, "headers": {"Origin": "http://evil.example"}}, 403, "Origin"),
     ("GET", "/v1/kinds", {"headers": {"Origin": "null"}}, 403, "Origin"),
+    ("GET", "/v1/kinds", {"headers": {"Origin": "http://["}}, 403, "Origin"),
 ]
 
 
