@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from temporalio.api.common.v1 import Payload
@@ -139,8 +139,9 @@ class Fuzzer:
     def _mutate_once(self, value: Any) -> Any:
         if not isinstance(value, dict | list) or not value or self._random.random() < 0.05:
             return self._junk()
-        parts: Any = value
-        keys = list(parts) if isinstance(parts, dict) else list(range(len(parts)))
+        parts = cast("Any", value)
+        is_object = isinstance(value, dict)
+        keys: list[Any] = list(parts) if is_object else list(range(len(parts)))
         key = self._random.choice(keys)
         match self._random.choice(["replace", "replace", "descend", "descend", "leave out", "add"]):
             case "replace":
@@ -149,7 +150,7 @@ class Fuzzer:
                 parts[key] = self._mutate_once(parts[key])
             case "leave out":
                 del parts[key]
-            case _ if isinstance(parts, dict):
+            case _ if is_object:
                 parts[self._random.choice(["turn", "due_at", "token", "ids", "x", ""])] = self._junk()
             case _:
                 parts.append(self._junk())
@@ -236,8 +237,8 @@ async def test_no_signal_stops_any_workflow(  # noqa: PLR0917 — fixtures and t
 
     async with serve(quick, lanes=("short", "medium")):
         message = await begin(kind)
-        templates = {**OF_PACKS, **name_messages(message.id)} if message.is_packed else STEERING
-        targets = [(message.handle.id, templates)]
+        templates: Mapping[str, Any] = {**OF_PACKS, **name_messages(message.id)} if message.is_packed else STEERING
+        targets: list[tuple[str, Mapping[str, Any]]] = [(message.handle.id, templates)]
         keepers = await start_keepers(client, settings) if message.is_packed else []
         targets += [(keeper.id, OF_KEEPERS[workflow]) for workflow, keeper in keepers]
         await send_many(client, targets, count, Fuzzer(seed))
