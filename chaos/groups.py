@@ -6,8 +6,8 @@ from datetime import timedelta
 from activities import Pack
 
 PACK_SIZE = 5000
-COALESCE_SECONDS = 5.0
-TOLERANCE_SECONDS = 6.0
+COALESCE_SECONDS = 15.0
+TOLERANCE_SECONDS = 20.0
 """Tolerance of packed messages; solo messages have none."""
 
 TIMEOUT_SECONDS = 25.0
@@ -40,12 +40,12 @@ class Group:
 
 SOLO = Group(kind="chaos-solo", lane="short", back_after=(20.0, 40.0))
 MEDIUM = Group(kind="chaos-medium", lane="medium", back_after=(20.0, 40.0))
-PACKED = Group(kind="chaos-packed", lane="short", back_after=(5.0, 25.0), packs=48)
-PACKED_MEDIUM = Group(kind="chaos-packed-medium", lane="medium", back_after=(5.0, 30.0), packs=24)
+PACKED = Group(kind="chaos-packed", lane="short", back_after=(20.0, 60.0), packs=48)
+PACKED_MEDIUM = Group(kind="chaos-packed-medium", lane="medium", back_after=(20.0, 60.0), packs=8)
 ONCE = Group(kind="chaos-once", lane="short")
 RECORDS = Group(kind="chaos-record", lane="short", back_after=(20.0, 40.0))
-PACKED_RECORDS = Group(kind="chaos-packed-record", lane="short", back_after=(10.0, 30.0), packs=8)
-SPARK = Group(kind="chaos-spark", lane="short", back_after=(10.0, 40.0), packs=8)
+PACKED_RECORDS = Group(kind="chaos-packed-record", lane="short", back_after=(20.0, 60.0), packs=8)
+SPARK = Group(kind="chaos-spark", lane="short", back_after=(20.0, 60.0), packs=8)
 
 GROUPS = (SOLO, MEDIUM, PACKED, PACKED_MEDIUM, ONCE, RECORDS, PACKED_RECORDS, SPARK)
 """All groups; the ledger names a group by its index in this tuple."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from chaos.checkers import LATE_SECONDS
 from chaos.faults import EMBEDDED, WORKERS, make_plan
-from chaos.groups import BACK_AFTER_MAX, TIMEOUT_SECONDS
+from chaos.groups import BACK_AFTER_MAX, TIMEOUT_SECONDS, TOLERANCE_SECONDS
 from chaos.injection import Injector
 from chaos.inspection import Inspection, inspect
 from chaos.ledger import Ledger
@@ -166,7 +166,7 @@ class _Run:
 
     async def _wait_until_quiet(self) -> None:
         """Wait until each message must have come back once."""
-        seconds = BACK_AFTER_MAX + TIMEOUT_SECONDS + LATE_SECONDS + SPARE_SECONDS
+        seconds = BACK_AFTER_MAX + TOLERANCE_SECONDS + TIMEOUT_SECONDS + LATE_SECONDS + SPARE_SECONDS
         self._tell(f"nothing is done to it for {seconds:.0f} s more")
         await asyncio.sleep(seconds)
 

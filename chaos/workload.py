@@ -28,8 +28,8 @@ FIRST_SECONDS = 30
 class Sizes:
     """The number of messages of each kind."""
 
-    solo: int = 600
-    medium: int = 400
+    solo: int = 150
+    medium: int = 100
     packed: int = 7_000
     packed_medium: int = 300
     records: int = 60
