@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -274,28 +275,43 @@ class Packs:
         """
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
-        moved, mark, attempts = time.monotonic(), None, 0
+        where = f"pack {name} on lane {layout.lane}"
+        untold_since, moved_at = math.inf, time.monotonic()
+        mark, attempts = None, 0
         while True:
-            try:
-                answer = await self._room.query(handle, question, *argument, reject=QueryRejectCondition.NOT_OPEN)
-                if answer is not None:
-                    return answer
-            except RPCError as exc:
-                if is_missing(exc):
-                    return _NOTHING
-            except WorkflowQueryRejectedError as exc:
-                if exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:  # then its next run is about to begin
-                    return _NOTHING  # ended from outside: its messages are no longer alive
-            except NO_ANSWER:
-                pass
+            has_answered, answer = await self._ask(handle, question, *argument)
+            if answer is not None:
+                return answer
+
+            # what the pack was asked about has yet to reach it, or it has forgotten it
+            if has_answered:
+                untold_since = min(untold_since, time.monotonic())
+            if time.monotonic() - untold_since >= self._settings.patience.total_seconds():
+                raise PackBusy(f"{where} has it, but did not tell within {self._settings.patience} what became of it")
+
             before, (mark, is_in_turn) = mark, await self._look(layout, handle)
             if mark is not None and mark != before:
-                moved = time.monotonic()
-            if not is_patient or time.monotonic() - moved >= (TURN_SECONDS if is_in_turn else PATIENCE_SECONDS):
-                where = f"pack {name} on lane {layout.lane}"
+                moved_at = time.monotonic()
+            if not is_patient or time.monotonic() - moved_at >= (TURN_SECONDS if is_in_turn else PATIENCE_SECONDS):
                 raise PackBusy(f"{where} does not answer; its workers are busy, or stuck")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
+
+    async def _ask(
+        self, handle: WorkflowHandle[Any, Any], question: str, *argument: Any
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Query once; give whether the pack has answered, and what: None for a receipt that it does not have."""
+        try:
+            return True, await self._room.query(handle, question, *argument, reject=QueryRejectCondition.NOT_OPEN)
+        except RPCError as exc:
+            if is_missing(exc):
+                return True, _NOTHING
+        except WorkflowQueryRejectedError as exc:
+            if exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:  # then its next run is about to begin
+                return True, _NOTHING  # ended from outside: its messages are no longer alive
+        except NO_ANSWER:
+            pass
+        return False, None
 
     async def _look(self, layout: Layout, handle: WorkflowHandle[Any, Any]) -> tuple[tuple[str, int, int] | None, bool]:
         """Read a mark of a pack's progress, and whether it is in turn; raises PackNotServed or StandsStill.

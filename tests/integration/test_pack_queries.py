@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -218,6 +219,28 @@ async def test_a_pack_answers_while_its_handlers_are_at_work(
         assert [listed.id async for listed in found] == ["m0"]
         assert (await client.get_workflow_handle(pack_workflow_id(kind, 0)).query("overview"))["running"] == 1
         is_over.set()
+
+
+async def test_a_receipt_that_was_forgotten_is_given_up_in_a_sentence(
+    settings: Settings, client: Client, kind: str, serve: Serve
+) -> None:
+    """A pack keeps few receipts, so that many signals at once push out those of others; their senders are told."""
+
+    @handler(kind, encoding=PACK)
+    async def rest(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(hours=1))
+
+    async with serve(rest, lanes=("short",)):
+        await BulkStarter(client, settings, encodings={kind: PACK}).start(
+            Envelope(kind=kind, id="m0", lane="short"), None
+        )
+        layout = await Layouts(client, settings).find(kind)
+        assert layout is not None
+        asking = Packs(client, replace(settings, patience=2 * SECOND))
+        with pytest.raises(
+            PackNotServed, match=rf"pack {kind}~0 on lane short has it, but did not tell within 0:00:02"
+        ):
+            await asking.query(layout, 0, "receipt", "a token that no signal had")
 
 
 @pytest.mark.long
