@@ -113,16 +113,16 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_offset(value: Any) -> bool:
+    """Return whether a value is a whole number of at most 64 bits; a message keeps the last one of each source."""
+    return is_int(value) and -(2**63) < value < 2**63
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number that a float can hold."""
     if isinstance(value, float):
         return math.isfinite(value)
-    return is_int(value) and -(2**63) < value < 2**63
-
-
-def is_offset(value: Any) -> bool:
-    """Return whether a value is a whole number of at most 64 bits; a message keeps the last one of each source."""
-    return is_int(value) and -(2**63) < value < 2**63
+    return is_offset(value)
 
 
 def is_source(value: Any) -> bool:

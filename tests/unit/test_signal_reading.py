@@ -84,8 +84,12 @@ WRONG: list[tuple[type[Signal], list[Any], str]] = [
     (Revise, [{"payload": {"a": ["\ud800"]}}], "holds a lone surrogate, which UTF-8 can't carry"),
     (Revise, [{"payload": 1, "source": "\ud800"}], "holds a lone surrogate, which UTF-8 can't carry"),
     (Revise, [{"payload": 1, "offset": math.inf}], "holds inf, which JSON does not know"),
-    (Revise, [{"payload": 1, "offset": True}], "offset is True; give a whole number"),
-    (Revise, [{"payload": 1, "trace": {"a": 1}}], "trace is an object; give an object of strings"),
+    (Revise, [{"payload": 1, "offset": True}], "offset is True; give a whole number of at most 64 bits"),
+    (
+        Revise,
+        [{"payload": 1, "trace": {"a": 1}}],
+        "trace is an object; give an object of strings, of at most 1,000 characters in all",
+    ),
     (Revise, [{"payload": json.loads("[" * 70 + "]" * 70)}], "is nested deeper than 64 levels"),
     (PullForward, [{"expected_due_at": 7}], "expected_due_at is 7; give a moment, for example 2026-11-21T20:00:00Z"),
 ]
