@@ -1,24 +1,28 @@
-"""Calls to the server that workflows need beside their handlers, and the deletion of old runs."""
+"""What workflows need of a worker beside their handlers: calls to the server, old runs deleted, signals opened."""
 
 import asyncio
 import contextlib
+from base64 import b64decode, b64encode
 from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 from temporalio.service import RPCError
 
+from shared.errors import PayloadKeyMissing
 from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.temporal.connect import to_raw
+from shared.temporal.converter import UNOPENED
 from shared.temporal.search_attributes import pack_attributes_at_start
 from shared.temporal.workflow_calls import set_priority
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
+OPEN_SIGNAL = "open_signal"
 
 DELETE_AFTER = timedelta(minutes=3)
 """Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
@@ -51,6 +55,18 @@ async def forward_signals(call: Any) -> None:
             start_signal=signal,
             start_signal_args=[to_raw(wire)],
         )
+
+
+@activity.defn(name=OPEN_SIGNAL)
+async def open_signal(sealed: list[str]) -> list[str]:
+    """Decrypt a signal's payloads, each in base64; raises PayloadKeyMissing, so that it is tried again later."""
+    payloads = [Payload.FromString(b64decode(text)) for text in sealed]
+    codec = activity.client().data_converter.payload_codec
+    opened = payloads if codec is None else await codec.decode(payloads)
+    for payload in opened:
+        if UNOPENED in payload.metadata:
+            raise PayloadKeyMissing(payload.metadata[UNOPENED].decode(errors="replace"))
+    return [b64encode(payload.SerializeToString()).decode() for payload in opened]
 
 
 class ContinuedRuns:

@@ -32,8 +32,8 @@ def explain_due(state: MessageState) -> str:
     return f"{word} {format_moment(state.due_at)}{_because(_find_cause(state))}"
 
 
-def describe_status(state: MessageState) -> dict[str, Any]:
-    """Answer the `status` query, moments as text.
+def describe_status(state: MessageState, held: str = "") -> dict[str, Any]:
+    """Answer the `status` query, moments as text; `held` says which signals wait for a key.
 
     All is in one answer, because a server refuses a second query while one waits for a workflow's task.
     """
@@ -53,7 +53,7 @@ def describe_status(state: MessageState) -> dict[str, Any]:
         "due_at_epoch": state.due_at,
         "earliest_at": format_moment(state.earliest_at),
         "expires_at": format_moment(state.expires_at) if state.expires_at else None,
-        "why": explain_due(state),
+        "why": f"{explain_due(state)}; {held}" if held else explain_due(state),
         "payload": state.payload,
         "revision": state.revision,
         "sources": dict(state.sources),

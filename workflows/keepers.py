@@ -20,6 +20,9 @@ CHANGES_PER_RUN = 500
 SHIFTS_PER_RUN = 100
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)  # how soon another worker takes over idle work from one that was killed
 
+Sealed = list[list[Any]] | None
+"""The signals that the run before has held."""
+
 
 class _Keeper(IgnoresUnknownSignals):
     _memo: str
@@ -38,20 +41,25 @@ class _Keeper(IgnoresUnknownSignals):
 
     def _continue(self) -> NoReturn:
         """Continue as new; signal handlers are synchronous and nothing awaits before this, so no signal is lost."""
-        workflow.continue_as_new(self._dump(), memo={self._memo: self._dump()})
+        workflow.continue_as_new(args=[self._dump(), self.dump_sealed()], memo={self._memo: self._dump()})
 
 
 @workflow.defn(name=LAYOUT_WORKFLOW)
 class LayoutWorkflow(_Keeper):
     """Keeps how many packs a kind has, for as long as the kind is packed."""
 
+    @workflow.init
+    def __init__(self, sealed: Sealed = None) -> None:
+        super().__init__(sealed)
+
     @workflow.run
     @ignores_cancellation
-    async def run(self) -> None:
+    async def run(self, sealed: Sealed = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Wait for ever, in a series of runs."""
+        self.open_sealed_signals()
         set_details(describe_layout(self._find_layout()))
         await workflow.wait_condition(self._is_run_full)
-        workflow.continue_as_new(memo={LAYOUT_MEMO: self._find_layout()})
+        workflow.continue_as_new(self.dump_sealed(), memo={LAYOUT_MEMO: self._find_layout()})
 
     def _find_layout(self) -> dict[str, Any]:
         return workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any])
@@ -70,13 +78,15 @@ class CapacityWorkflow(_Keeper):
     _memo = capacity.CAPACITY_MEMO
 
     @workflow.init
-    def __init__(self, wire: dict[str, Any] | None = None) -> None:
+    def __init__(self, wire: dict[str, Any] | None = None, sealed: Sealed = None) -> None:
+        super().__init__(sealed)
         self._rates = capacity.read_measured(wire or {})
 
     @workflow.run
     @ignores_cancellation
-    async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
+    async def run(self, wire: dict[str, Any] | None = None, sealed: Sealed = None) -> None:  # noqa: ARG002 — Temporal gives them to __init__ as well
         """Publish each change of the rates; for ever."""
+        self.open_sealed_signals()
         while True:
             changes = self._changes
             self._publish(describe_capacity(self._rates))
@@ -104,13 +114,15 @@ class GatesWorkflow(_Keeper):
     _memo = gates.GATES_MEMO
 
     @workflow.init
-    def __init__(self, wire: dict[str, Any] | None = None) -> None:
+    def __init__(self, wire: dict[str, Any] | None = None, sealed: Sealed = None) -> None:
+        super().__init__(sealed)
         self._closings = gates.read_closings(wire or {})
 
     @workflow.run
     @ignores_cancellation
-    async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
+    async def run(self, wire: dict[str, Any] | None = None, sealed: Sealed = None) -> None:  # noqa: ARG002 — Temporal gives them to __init__ as well
         """Open gates when it is time, and publish each change; for ever."""
+        self.open_sealed_signals()
         while True:
             self._closings = gates.pick_closed(self._closings, workflow.time())
             self._publish(describe_gates(self._closings))
@@ -157,8 +169,9 @@ class IdleWorkflow(_Keeper):
     _memo = idle.IDLE_MEMO
 
     @workflow.init
-    def __init__(self, wire: dict[str, Any] | None = None) -> None:
+    def __init__(self, wire: dict[str, Any] | None = None, sealed: Sealed = None) -> None:
         """Load the state of the previous run; without one, idle work is off and the limits are the defaults."""
+        super().__init__(sealed)
         given = wire or {}
         self._is_on = bool(given.get("is_on", False))
         self._limits = idle.IdleLimits.load(given.get("limits", {}))
@@ -168,8 +181,9 @@ class IdleWorkflow(_Keeper):
 
     @workflow.run
     @ignores_cancellation
-    async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
+    async def run(self, wire: dict[str, Any] | None = None, sealed: Sealed = None) -> None:  # noqa: ARG002 — Temporal gives them to __init__ as well
         """Spend idle capacity in shifts while switched on; for ever."""
+        self.open_sealed_signals()
         while True:
             self._is_changed = False
             pulled = self._pulled

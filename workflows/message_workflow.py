@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.guards.cancellation import is_requested, shield_from_cancellation
     from workflows.guards.lost_calls import lost_call_outcome
+    from workflows.guards.sealed_signals import SEALED, describe_sealed
     from workflows.guards.signal_handlers import IgnoresUnknownSignals, signal_handler
     from workflows.options import ONCE, handler_timeout, span_until
     from workflows.server_priority import ServerPriority
@@ -59,6 +60,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
             raise ApplicationError(
                 f"the input is no message state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
+        super().__init__(wire.get(SEALED))
         self._indexed = self._state
         self._server_priority = ServerPriority(self._state.priority)
         self._last_outcome = Outcome("again")  # it has the settings of the worker that ran the last cycle
@@ -72,6 +74,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         return await shield_from_cancellation(self._live(), self._stop_as_requested)
 
     async def _live(self) -> dict[str, Any]:
+        self.open_sealed_signals()
         if is_requested():  # before the first task, so nobody was there to hear it
             self._stop_as_requested()
 
@@ -165,6 +168,8 @@ class MessageWorkflow(IgnoresUnknownSignals):
         wire = state.dump()
         if self._payload_max_bytes:
             wire[PAYLOAD_MAX] = self._payload_max_bytes
+        if self.sealed:
+            wire[SEALED] = self.dump_sealed()
         workflow.continue_as_new(
             wire,
             task_queue=task_queue(prefix_of(workflow.info().task_queue), state.lane),
@@ -204,7 +209,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
     @workflow.query
     def status(self) -> dict[str, Any]:
         """Where the message stands."""
-        return describe_status(self._state)
+        return describe_status(self._state, describe_sealed(self.sealed))
 
     @workflow.query
     def explain(self) -> dict[str, Any]:

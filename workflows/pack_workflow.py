@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import description, options
     from workflows.guards.cancellation import ignores_cancellation, set_details
     from workflows.guards.lost_calls import describe_loss, lost_call_outcome, missing_key_outcome
+    from workflows.guards.sealed_signals import SEALED, describe_sealed
     from workflows.packs.calls.batch import Batch
     from workflows.packs.movable_timer import MovableTimer
     from workflows.packs.signals import PackSignals
@@ -36,7 +37,7 @@ class PackWorkflow(PackSignals):
     def __init__(self, wire: dict[str, Any]) -> None:
         """Load what the starter or the previous run passed on; signals may arrive before `run`."""
         try:
-            super().__init__(PackState(wire))
+            super().__init__(PackState(wire), wire.get(SEALED))
         except (TypeError, KeyError) as exc:
             raise ApplicationError(
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
@@ -55,6 +56,7 @@ class PackWorkflow(PackSignals):
     @ignores_cancellation
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is due; for ever."""
+        self.open_sealed_signals()
         for batch in list(self._pack.in_flight.batches.values()):
             self._follow(batch)  # the previous run began it, and its calls are still in flight
 
@@ -228,7 +230,8 @@ class PackWorkflow(PackSignals):
         """Go on in a new run; a signal that comes meanwhile makes the server repeat the task, so none is lost."""
         self._publish()
         # encoded at once: the error that ends a run keeps what this function holds until garbage is collected
-        wire = to_raw_bytes(self._pack.encode(indexed=self._indexed.dump()))
+        held = {SEALED: self.dump_sealed()} if self.sealed else {}
+        wire = to_raw_bytes(self._pack.encode(indexed=self._indexed.dump(), **held))
         workflow.continue_as_new(wire, memo={COUNTS_MEMO: self._pack.counts(workflow.time())})
 
     async def _forward(self) -> None:
@@ -252,7 +255,7 @@ class PackWorkflow(PackSignals):
     def status(self, message_id: str) -> dict[str, Any] | None:
         """Where a message stands; None when the pack does not know it."""
         state = self._find(message_id)
-        return None if state is None else description.describe_status(state)
+        return None if state is None else description.describe_status(state, describe_sealed(self.sealed))
 
     @workflow.query
     def known(self, message_id: str) -> dict[str, Any]:

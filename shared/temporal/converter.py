@@ -69,7 +69,7 @@ class PayloadConverter(CompositePayloadConverter):
     """The SDK's converters with a faster JSON reader, because a pack that wakes reads 100 KB of JSON.
 
     Without a type hint, an unreadable payload becomes a RawValue instead of raising. Signal handlers get their
-    arguments that way, because senders may send anything (see `workflows.replay.signal_handlers`).
+    arguments that way, because senders may send anything (see `workflows.guards.signal_handlers`).
     """
 
     def __init__(self) -> None:

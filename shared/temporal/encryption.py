@@ -6,7 +6,6 @@ import base64
 import binascii
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_ID = "encryption-key-id"
-SEALED_AT = "sealed-at"  # when dormice encrypted a payload: seconds since the epoch, in 4 bytes; others leave it out
 KEY_BYTES = 32
 NONCE_BYTES = 12
 SETTING = "encryption_keys"
@@ -86,12 +84,6 @@ def build_worker_converter(converter: DataConverter) -> DataConverter:
     return replace(converter, payload_codec=WorkerCodec(codec)) if isinstance(codec, EncryptionCodec) else converter
 
 
-def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
-    """Return whether dormice encrypted a payload within the last `seconds` before `now`."""
-    sealed_at = int.from_bytes(payload.metadata.get(SEALED_AT, b"")[:8], "big")
-    return abs(now - sealed_at) <= seconds
-
-
 class EncryptionCodec(PayloadCodec):
     """Encrypts with AES-256-GCM and a random nonce, without keys nothing; decrypts with any of its keys.
 
@@ -113,8 +105,7 @@ class EncryptionCodec(PayloadCodec):
     def _seal(self, payload: Payload, key_id: str) -> Payload:
         nonce = os.urandom(NONCE_BYTES)
         sealed = self._ciphers[key_id].encrypt(nonce, payload.SerializeToString(), None)
-        sealed_at = int(time.time()).to_bytes(4, "big")
-        metadata = {"encoding": ENCODING, KEY_ID: key_id.encode(), SEALED_AT: sealed_at}
+        metadata = {"encoding": ENCODING, KEY_ID: key_id.encode()}
         return Payload(metadata=metadata, data=nonce + sealed)
 
     def open(self, payload: Payload) -> Payload:
@@ -142,7 +133,7 @@ class WorkerCodec(PayloadCodec, WithSerializationContext):
     """The codec of a worker: activities refuse what can't be decrypted, workflows get it together with the reason.
 
     A workflow whose task fails because of one signal would stop with all its messages: it decides about such a signal
-    in `workflows.replay.signal_handlers`. Everything else that can't be decrypted fails where it is converted.
+    in `workflows.guards.sealed_signals`. Everything else that can't be decrypted fails where it is converted.
     """
 
     def __init__(self, strict: EncryptionCodec) -> None:

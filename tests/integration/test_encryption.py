@@ -2,8 +2,8 @@
 
 import asyncio
 import base64
-import contextlib
 import dataclasses
+import functools
 import os
 import time
 import uuid
@@ -29,14 +29,14 @@ from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from shared.errors import PayloadKeyMissing, StandsStill
+from shared.errors import PayloadKeyMissing
 from shared.keepers.gates import GateClosure
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
 from shared.messages.signals import Revise, RunNow
 from shared.settings import Secret, Settings
 from shared.telemetry.sdk import Telemetry
-from shared.temporal.encryption import KEY_ID, SEALED_AT
+from shared.temporal.encryption import KEY_ID
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
@@ -46,7 +46,8 @@ from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.replayer import make_replayer
 from tests.subjects import Subject, declare
-from workflows.guards.signal_handlers import KEY_PATIENCE_SECONDS, NO_KEY
+from workflows.guards import sealed_signals
+from workflows.guards.sealed_signals import NO_KEY
 from workflows.keepers import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
@@ -256,7 +257,7 @@ async def _input_and_signals(subject: Subject, *, first: bool = False) -> list[P
 
 
 async def test_messages_from_before_encryption_live_on_encrypted(stage: Stage) -> None:
-    """Plain payloads pass; a worker without keys does not drop the signal that it can't read."""
+    """Plain payloads pass; what workers without keys can't read is held, through new runs too, and nothing waits."""
     plain = await stage.having()
     async with plain.serve():
         subject = await plain.begin("early")
@@ -264,41 +265,43 @@ async def test_messages_from_before_encryption_live_on_encrypted(stage: Stage) -
         signal = Revise({"word": stage.word, "ends": True}, due_at=AT_ONCE)
         # whoever sends to a pack waits for its word, which nobody can give yet
         sending = asyncio.create_task(stage.see("early").send(signal))
-        await wait_until(lambda: _has_failed_task(subject), "the worker without keys has failed its task")
+        await wait_until(lambda: _holds_signals(plain, "early", "revise"), "the worker without keys holds the signal")
+        for version in (2, 3):
+            await subject.send(RunNow("asked"))
+            await wait_until(functools.partial(subject.has, version=version), "it goes on meanwhile")
+        assert await _holds_signals(plain, "early", "revise")
     async with stage.serve():
-        with contextlib.suppress(StandsStill):  # whoever was told so meanwhile: the signal is kept
-            await sending
+        await sending
         ended = await stage.see("early").wait_ended()
 
     assert ended["result"] == f"{stage.word} done"
 
 
-@pytest.mark.parametrize("left_seconds", [None, 3], ids=["by others", "nearly an hour ago"])
-async def test_a_signal_that_nobody_can_read_stops_nobody(stage: Stage, left_seconds: int | None) -> None:
-    """Workers without its key ignore it, at once or when its hour is over; workers that have the key replay that."""
+@pytest.mark.parametrize("left_seconds", [3, 3600], ids=["for 3 seconds", "for an hour"])
+async def test_a_signal_that_nobody_can_read_stops_nobody(
+    stage: Stage, left_seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers without its key go on at once, and ignore it when its time is over; workers with the key replay that."""
+    monkeypatch.setattr(sealed_signals, "KEY_PATIENCE", timedelta(seconds=left_seconds))
     plain = await stage.having()
     async with plain.serve():
         subject = await plain.begin("foreign")
         await wait_until(lambda: subject.has(version=1), "it sleeps")
         run_id = (await subject.handle.describe()).run_id
-        (sealed,) = await stage.client.data_converter.encode([{"ids": ["foreign"], "reason": "sealed"}])
-        del sealed.metadata[SEALED_AT]
-        if left_seconds is not None:
-            sealed_at = int(time.time() - KEY_PATIENCE_SECONDS) + left_seconds
-            sealed.metadata[SEALED_AT] = sealed_at.to_bytes(4, "big")
+        sealed = await stage.client.data_converter.encode([{"ids": ["foreign"], "reason": "sealed"}])
         await plain.client.workflow_service.signal_workflow_execution(
             SignalWorkflowExecutionRequest(
                 namespace=plain.client.namespace,
                 workflow_execution=WorkflowExecution(workflow_id=subject.handle.id),
                 signal_name="run_now",
-                input=Payloads(payloads=[sealed]),
+                input=Payloads(payloads=sealed),
             )
         )
-        if left_seconds is not None:
-            await wait_until(lambda: _has_failed_task(subject), "it waits for the key")
-            await wait_until(lambda: _has_no_task(subject), "it has ignored the signal")
-        if not subject.is_packed:  # for whom it was, a pack can't read
-            assert f"RunNow: {NO_KEY}" in [decision["reason"] for decision in await subject.explain()]
+        await wait_until(lambda: _holds_signals(plain, "foreign", "run_now"), "it waits for the key")
+        if left_seconds < 10:
+            await wait_until(lambda: _holds_nothing(plain, "foreign"), "it has ignored the signal")
+            if not subject.is_packed:  # for whom it was, a pack can't read
+                assert f"RunNow: {NO_KEY}" in [decision["reason"] for decision in await subject.explain()]
         await subject.send(RunNow("asked"))
         await wait_until(lambda: subject.has(version=2), "it hears what comes after it")
         history = await plain.client.get_workflow_handle(subject.handle.id, run_id=run_id).fetch_history()
@@ -311,13 +314,34 @@ async def test_a_signal_that_nobody_can_read_stops_nobody(stage: Stage, left_sec
     assert (await replayer.replay_workflow(history)).replay_failure is None
 
 
-async def _has_no_task(subject: Subject) -> bool:
-    return not (await subject.handle.describe()).raw_description.HasField("pending_workflow_task")
+async def test_gates_go_on_beside_a_signal_that_nobody_can_read(stage: Stage) -> None:
+    """A closing that is sealed waits for a worker with its key; one that can be read counts at once."""
+    plain = await stage.having()
+    gates = {side: GateControl(side.client, side.settings) for side in (stage, plain)}
+    async with plain.serve():
+        await gates[plain].close("first", GateClosure.lasting(HOUR, "plain"))
+        await gates[stage].close("sealed", GateClosure.lasting(HOUR, "sealed"))
+        await gates[plain].close("second", GateClosure.lasting(HOUR, "plain"))
+        await wait_until(lambda: _are_closed(gates[plain], "first", "second"), "two gates are closed")
+    async with stage.serve():
+        await wait_until(lambda: _are_closed(gates[stage], "first", "second", "sealed"), "the key has come")
 
 
-async def _has_failed_task(subject: Subject) -> bool:
-    described = await subject.handle.describe()
-    return described.raw_description.pending_workflow_task.attempt > 1
+async def _are_closed(gates: GateControl, *names: str) -> bool:
+    return set(await gates.fetch(time.time())) == set(names)
+
+
+async def _holds_signals(stage: Stage, name: str, signal: str) -> bool:
+    return f"until a worker has their key: {signal} (" in await _tell_why(stage, name)
+
+
+async def _holds_nothing(stage: Stage, name: str) -> bool:
+    return "until a worker has" not in await _tell_why(stage, name)
+
+
+async def _tell_why(stage: Stage, name: str) -> str:
+    view = await stage.control.show(stage.kind, name)
+    return view.status["why"] if view.status else ""
 
 
 async def test_a_worker_without_the_key_parks_nothing(stage: Stage) -> None:

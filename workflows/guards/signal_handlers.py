@@ -1,27 +1,68 @@
 """Signal handlers: they accept any arguments, so that no mistake of a sender can fail a workflow task."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError
 
-from shared.errors import PayloadKeyMissing
-from shared.temporal.converter import UNOPENED
-from shared.temporal.encryption import was_sealed_within
+from workflows.guards.sealed_signals import HELD_BYTES_MAX, NO_KEY, NO_ROOM, SealedSignal, is_sealed
 
 Handler = TypeVar("Handler", bound=Callable[..., None])
 Reader = Callable[[Sequence[Any]], Any]
 """Converts a signal's arguments to what its handler takes; raises ValueError with half a sentence when it can't."""
 
-KEY_PATIENCE_SECONDS = 3600.0  # how long a signal, and its workflow, waits for workers to be given its key
-NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
-
 
 class IgnoresUnknownSignals:
-    """The base of all workflows here: a signal that is unknown or can't be read is only noted."""
+    """The base of all workflows here: a signal that is unknown or can't be read is only noted.
 
-    signals_received = 0  # the number of signals with a known name in this run
+    One that is encrypted by a key that the worker lacks is held until a worker opens it; `sealed` are those that the
+    run before has held.
+    """
+
+    def __init__(self, sealed: Iterable[Sequence[Any]] | None = None) -> None:
+        self.signals_received = 0  # the number of signals with a known name in this run
+        self.sealed = [SealedSignal(*held) for held in sealed or ()]
+        self._opening = set[asyncio.Task[None]]()
+
+    def open_sealed_signals(self) -> None:
+        """Go on with opening what the run before has held."""
+        for held in self.sealed:
+            self._begin_to_open(held)
+
+    def dump_sealed(self) -> list[list[Any]]:
+        """Give the wire form of what is held, for the next run."""
+        return [list(held) for held in self.sealed]
+
+    def hold_signal(self, name: str, arguments: Sequence[Any]) -> None:
+        """Hold a signal until a worker has its key, for an hour at most."""
+        held = SealedSignal.take(name, arguments)
+        if sum(each.measure() for each in (*self.sealed, held)) > HELD_BYTES_MAX:
+            self.ignore_signal(name, NO_ROOM)
+            return
+
+        self.sealed.append(held)
+        self._begin_to_open(held)
+
+    def _begin_to_open(self, held: SealedSignal) -> None:
+        opening = asyncio.create_task(self._open(held))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def _open(self, held: SealedSignal) -> None:
+        try:
+            arguments = await held.open()
+        except ActivityError:
+            self.sealed.remove(held)
+            self.ignore_signal(held.name, NO_KEY)
+            return
+
+        self.sealed.remove(held)
+        receive = workflow.get_signal_handler(held.name)
+        if receive is not None:
+            receive(*arguments)
 
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log in one line that a signal is ignored."""
@@ -46,9 +87,10 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
 
         def receive(self: IgnoresUnknownSignals, *arguments: Any) -> None:
             self.signals_received += 1
-            if is_unopened(arguments, self.signals_received):
-                self.ignore_signal(signal, NO_KEY)
+            if is_sealed(arguments, self.signals_received):
+                self.hold_signal(signal, arguments)
                 return
+
             try:
                 given = read(arguments)
             except ValueError as exc:
@@ -60,23 +102,3 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
         return cast("Handler", workflow.signal(name=signal)(receive))
 
     return register
-
-
-def is_unopened(arguments: Sequence[Any], number: int) -> bool:
-    """Return whether to ignore a signal because it is encrypted by a key that the worker lacks.
-
-    The key of a recent signal may not have reached this worker yet: then the workflow task fails, and waits for a
-    worker that has the key. An older signal, or one encrypted by others, is ignored, so that it stops no workflow for
-    good. A worker that replays this may have the key, so the history says by `number` which signal was ignored.
-    """
-    sealed = [a.payload for a in arguments if isinstance(a, RawValue) and a.payload.metadata.get(UNOPENED)]
-    patch = f"signal-{number}-unopened"
-    if workflow.unsafe.is_replaying():
-        if workflow.patched(patch):
-            return True
-        is_waiting = bool(sealed)
-    else:
-        is_waiting = any(was_sealed_within(payload, KEY_PATIENCE_SECONDS, workflow.time()) for payload in sealed)
-    if is_waiting:
-        raise PayloadKeyMissing(sealed[0].metadata[UNOPENED].decode(errors="replace"))
-    return bool(sealed) and workflow.patched(patch)

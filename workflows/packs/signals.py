@@ -1,6 +1,6 @@
 """The signals of a pack: new messages, another number of packs, and the steering of some of its messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -35,7 +35,8 @@ class PackSignals(IgnoresUnknownSignals):
     stop = _steers("stop")
     pull_forward = _steers("pull_forward", read_pull_forward)
 
-    def __init__(self, pack: PackState) -> None:
+    def __init__(self, pack: PackState, sealed: Iterable[Sequence[Any]] | None) -> None:
+        super().__init__(sealed)
         self._pack = pack
         self._is_stirred = False  # something has changed that the pack may have to wake for
 

@@ -26,6 +26,7 @@ from shared.packs.entry import DUE, EARLY, ID, OTHERS, PAYLOAD, Entry, is_held, 
 from shared.packs.reading import read_chunk
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
 from workflows.description import PAGE_MAX, describe_listed, select_listed
+from workflows.guards.sealed_signals import SEALED
 from workflows.packs.state import PackState
 
 _Events = Sequence[HistoryEvent]
@@ -154,8 +155,9 @@ async def read_run(events: _Events, converter: DataConverter, *, ends_when_stale
         state = PackState(wire)
     except (TypeError, KeyError):  # it is encrypted, or of a later version
         return UNREADABLE
-    # what is on its way to another pack is in neither, and what was asked of a running message is not decided yet
-    is_whole = not state.forwarding
+    # what is sealed, or on its way to another pack, is in neither, and what was asked of a running message is not
+    # decided yet
+    is_whole = not (state.forwarding or wire.get(SEALED))
     knows_ids = is_whole and all(running.state is None for running in state.in_flight.messages.values())
     pack = StoredPack(_to_epoch(first), state, is_current=is_whole and not state.in_flight, knows_ids=knows_ids)
     reader = _Reader(converter, pack, state)
@@ -204,7 +206,7 @@ class _Reader:
             case "workflow_execution_signaled_event_attributes":
                 return await self._apply_signal(event)
             case "marker_recorded_event_attributes":
-                return True, True  # of a signal that the pack has ignored
+                return False, False  # of a signal that the pack holds until a worker has its key
             case "activity_task_completed_event_attributes":
                 answer = await self._decode(event.activity_task_completed_event_attributes.result.payloads)
                 return False, not _ends_any(answer)
