@@ -221,7 +221,7 @@ async def find_failures(client: Client, handle: WorkflowHandle[Any, Any]) -> lis
     "count",
     [
         pytest.param(5_000, marks=pytest.mark.timeout(240)),
-        pytest.param(100_000, marks=[pytest.mark.fault, pytest.mark.timeout(3000)]),
+        pytest.param(100_000, marks=[pytest.mark.fault, pytest.mark.long, pytest.mark.timeout(3000)]),
     ],
 )
 async def test_no_signal_stops_any_workflow(  # noqa: PLR0917 — fixtures and the row of a table
