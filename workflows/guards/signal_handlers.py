@@ -60,7 +60,8 @@ class IgnoresUnknownSignals:
             return
 
         self.sealed.remove(held)
-        receive = workflow.get_signal_handler(held.name)
+        # the SDK leaves open what a handler returns
+        receive: Callable[..., Any] | None = workflow.get_signal_handler(held.name)  # pyright: ignore[reportUnknownMemberType]
         if receive is not None:
             receive(*arguments)
 
