@@ -61,7 +61,8 @@ class IgnoresUnknownSignals:
 
         self.sealed.remove(held)
         # the SDK leaves open what a handler returns
-        receive: Callable[..., Any] | None = workflow.get_signal_handler(held.name)  # pyright: ignore[reportUnknownMemberType]
+        handlers = cast("Any", workflow)
+        receive: Callable[..., None] | None = handlers.get_signal_handler(held.name)
         if receive is not None:
             receive(*arguments)
 
