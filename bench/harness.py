@@ -67,7 +67,6 @@ async def fresh_server(*, slim: bool = True, config: Sequence[str] = ()) -> Asyn
             ui_port=None,
             slim=slim,
             extra_config=tuple(config),
-            metrics_port=find_free_port(),
         )
         async with run_embedded(options) as server:
             yield server
@@ -272,7 +271,7 @@ def read_cpu(process: psutil.Process) -> float:
 async def metric_total(server: EmbeddedServer, name: str) -> float:
     """Sum a counter of the server's own metrics over all its labels."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        text = (await http.get(f"http://127.0.0.1:{server.options.metrics_port}/metrics")).text
+        text = (await http.get(server.metrics_url)).text
     return sum(
         float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((name + "{", name + " "))
     )

@@ -102,7 +102,7 @@ async def _sow(client: Client, prefix: str) -> None:
 
 async def _count_visibility_calls(server: EmbeddedServer) -> float:
     async with httpx.AsyncClient(trust_env=False) as http:
-        text = (await http.get(f"http://127.0.0.1:{server.options.metrics_port}/metrics")).text
+        text = (await http.get(server.metrics_url)).text
     asked = ('operation="CountWorkflowExecutions"', 'operation="ListWorkflowExecutions"')
     return sum(
         float(line.rpartition(" ")[2])

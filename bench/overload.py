@@ -17,6 +17,7 @@ from bench.harness import fresh_server, metric_total, new_prefix, report, run_wo
 from bench.worker_process import KIND, Order
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
+from starter.insight.doctor.deliveries import fetch_deliveries
 from starter.local.supervised_process import kill_supervised, start_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
@@ -55,6 +56,7 @@ async def _measure(case: str, count: int) -> dict[str, Any]:
             "cycles/s": measured.rate,
             "handlers run twice": measured.repeated,
             "timeouts": await metric_total(server, TIMEOUTS),
+            "lost deliveries": (await fetch_deliveries(server.metrics_url)).lost,
             "cpu ms/cycle": measured.cpu_ms,
         }
 

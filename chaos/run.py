@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.checkers import LATE_SECONDS
+from chaos.deliveries import DeliveryCount
 from chaos.faults import EMBEDDED, WORKERS, make_plan
 from chaos.groups import BACK_AFTER_MAX, TIMEOUT_SECONDS, TOLERANCE_SECONDS
 from chaos.injection import Injector
@@ -84,6 +85,7 @@ class _Run:
         self._tell = tell
         self._plan = make_plan(options.seed, options.minutes, options.system)
         self._injector = Injector(system.parts, system.disk, tell)
+        self._deliveries = DeliveryCount()
         self.lag = 0
 
     async def carry_out(self) -> Outcome:
@@ -96,7 +98,7 @@ class _Run:
         await self._system.parts["bridge"].start()
         self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
         began_at = time.time()
-        async with _beside(self._injector.watch()):
+        async with _beside(self._injector.watch()), _beside(self._deliveries.watch(self._system.metrics_url)):
             await self._do_faults(starts, steering)
             await self._wait_for_bridge()
             await self._records.note_committed()
@@ -134,6 +136,8 @@ class _Run:
 
     def _count(self, starts: Starts, steering: Steering) -> dict[str, int]:
         return {
+            "workflow tasks that the server took too long to deliver": self._deliveries.total.given_up,
+            "deliveries that the server lost": self._deliveries.total.lost,
             "verbs acknowledged": steering.acknowledged,
             "malformed signals": steering.malformed,
             LAG: self.lag,

@@ -42,7 +42,7 @@ BRIDGE = ("-m", "starter", "bridge", TOPIC, "--group", TOPIC, "--session-seconds
 COUNT_TASKS = "SELECT count(*) FROM transfer_tasks"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """The parts of the system by name, and how to reach them."""
 
@@ -53,6 +53,8 @@ class System:
     spark: SparkStart
     count_tasks: Callable[[], int]
     """Gives the number of transfer tasks that the server keeps."""
+    metrics_url: str
+    """Where the server tells its own metrics."""
 
     async def connect(self) -> Client:
         """Connect to the server."""
@@ -70,13 +72,14 @@ async def run_system(
 ) -> AsyncGenerator[System]:
     """Run all parts except the Spark start for a `with` block, with their files in `folder`."""
     async with contextlib.AsyncExitStack() as stack:
-        place = _run_cluster(folder) if kind == CLUSTER else _run_server(folder)
-        address, parts, disk, count_tasks = await stack.enter_async_context(place)
+        running = _run_cluster(folder) if kind == CLUSTER else _run_server(folder)
+        place = await stack.enter_async_context(running)
+        parts = place.parts
         options = BrokerOptions(data=folder / "kafka", port=find_free_port())
         broker = await stack.enter_async_context(run_broker(options))
         site = await stack.enter_async_context(run_site())
         environment = make_environment(
-            TEMPORAL_ADDRESS=address,
+            TEMPORAL_ADDRESS=place.address,
             DORMICE_HANDLERS="chaos.handlers",
             DORMICE_TASK_QUEUE_PREFIX=PREFIX,
             DORMICE_WORKFLOW_TASK_TIMEOUT=f"{TASK_TIMEOUT_SECONDS:g}s",
@@ -92,7 +95,15 @@ async def run_system(
         parts["bridge"] = ProgramPart("bridge", BRIDGE, environment, folder / "bridge.log")
         spark = SparkStart(folder, environment, spark_messages, minutes)
         parts["spark"] = spark.part
-        system = System(parts, address, broker.address, disk, spark, count_tasks)
+        system = System(
+            parts=parts,
+            address=place.address,
+            broker_address=broker.address,
+            disk=place.disk,
+            spark=spark,
+            count_tasks=place.count_tasks,
+            metrics_url=place.metrics_url,
+        )
         stack.push_async_callback(_end_programs, parts)
         stack.push_async_callback(system.continue_all)
         yield system
@@ -102,11 +113,19 @@ async def _end_programs(parts: dict[str, Part]) -> None:
     await asyncio.gather(*(part.end() for part in parts.values() if isinstance(part, ProgramPart)))
 
 
-Place = tuple[str, dict[str, Part], Disk | None, Callable[[], int]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A server that runs, and what of it faults may hit."""
+
+    address: str
+    parts: dict[str, Part]
+    disk: Disk | None
+    count_tasks: Callable[[], int]
+    metrics_url: str
 
 
 @contextlib.asynccontextmanager
-async def _run_server(folder: Path) -> AsyncGenerator[Place]:
+async def _run_server(folder: Path) -> AsyncGenerator[_Place]:
     with mount_disk(folder / "server") as disk:
         options = EmbeddedOptions(data=folder / "server", port=find_free_port(), ui_port=None)
 
@@ -116,11 +135,17 @@ async def _run_server(folder: Path) -> AsyncGenerator[Place]:
                 return database.execute(COUNT_TASKS).fetchone()[0]
 
         async with run_embedded(options) as server:
-            yield server.address, {"server": OwnedPart("server", server)}, disk, count_tasks
+            yield _Place(
+                address=server.address,
+                parts={"server": OwnedPart("server", server)},
+                disk=disk,
+                count_tasks=count_tasks,
+                metrics_url=server.metrics_url,
+            )
 
 
 @contextlib.asynccontextmanager
-async def _run_cluster(folder: Path) -> AsyncGenerator[Place]:
+async def _run_cluster(folder: Path) -> AsyncGenerator[_Place]:
     program = await asyncio.to_thread(build_program)
     await asyncio.to_thread(folder.chmod, 0o755)  # PostgreSQL's own user needs access
     cluster = Cluster(folder / "cluster")
@@ -128,6 +153,12 @@ async def _run_cluster(folder: Path) -> AsyncGenerator[Place]:
         await asyncio.to_thread(asyncio.run, cluster.up(program, SHARDS))
         server = ClusterServerPart(cluster, program)
         parts: dict[str, Part] = {"postgres": PostgresPart(cluster), "server": server}
-        yield cluster.address, parts, None, lambda: int(cluster.postgres.run(COUNT_TASKS, CORE)[0])
+        yield _Place(
+            address=cluster.address,
+            parts=parts,
+            disk=None,
+            count_tasks=lambda: int(cluster.postgres.run(COUNT_TASKS, CORE)[0]),
+            metrics_url=cluster.metrics_url,
+        )
     finally:
         await asyncio.to_thread(cluster.down, is_deleting=True)

@@ -85,6 +85,11 @@ class Cluster:
         return self._known.ports["frontend-rpc"]
 
     @property
+    def metrics_url(self) -> str:
+        """The address of the server's own metrics, as Prometheus reads them."""
+        return f"http://127.0.0.1:{self._known.ports['metrics']}/metrics"
+
+    @property
     def postgres(self) -> Postgres:
         """The PostgreSQL that stores the cluster's messages."""
         return Postgres(self.folder / "postgres", self._known.ports["postgres"], POSTGRES_SETTINGS)

@@ -18,7 +18,7 @@ WATCH_SECONDS = 2.0
 DEFAULT_DATA = Path(".dormice")
 """Where `dormice dev` keeps messages, unless it is told another folder."""
 ADDRESSES_FILE = "addresses.json"
-"""The addresses of server and Web UI, for commands that run beside them."""
+"""The addresses of server, Web UI and the server's metrics, for commands that run beside them."""
 SERVER_COMPLAINT = b"database or disk is full"
 
 
@@ -59,11 +59,22 @@ def find_full_disk_of(server: str) -> str:
     Known are the servers that were started in the working folder, for its messages are kept below it.
     """
     try:
-        addresses = json.loads((DEFAULT_DATA / ADDRESSES_FILE).read_text("utf-8"))
-        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
-        return find_full_disk(DEFAULT_DATA.absolute()) if is_meant else ""
-    except (OSError, ValueError, LookupError):
+        return find_full_disk(DEFAULT_DATA.absolute()) if read_addresses(server, DEFAULT_DATA) else ""
+    except OSError:
         return ""
+
+
+def read_addresses(server: str, folder: Path) -> dict[str, str | None]:
+    """Give the addresses of the embedded server of a folder by name, if it is the `server` (HOST:PORT), or nothing.
+
+    A server that was killed leaves them behind.
+    """
+    try:
+        addresses = json.loads((folder / ADDRESSES_FILE).read_text("utf-8"))
+        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
+    except (OSError, ValueError, LookupError):
+        return {}
+    return addresses if is_meant else {}
 
 
 def _describe_full(folder: Path) -> str:

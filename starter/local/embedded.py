@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from temporalio.client import Client
@@ -17,7 +17,7 @@ from shared.settings import Settings
 from shared.temporal.connect import client_options
 from shared.temporal.search_attributes import REQUIRED
 from starter.local.disk import ADDRESSES_FILE, check_room
-from starter.local.supervised_process import SupervisedProcess, check_free, lock_folder
+from starter.local.supervised_process import SupervisedProcess, check_free, find_free_port, lock_folder
 from starter.local.visibility_indexes import read_columns, slim_visibility
 
 START_SECONDS = 30.0
@@ -63,7 +63,7 @@ class EmbeddedOptions:
     """Where the server keeps its state and which ports it takes; `sync` is SQLite's synchronous mode.
 
     With "normal" a killed process loses nothing, and a power cut may lose the last moments; "full" survives that, too,
-    and is slower. `ui_port` None switches the Web UI off, `metrics_port` None lets the server choose that port.
+    and is slower. `ui_port` None switches the Web UI off.
     """
 
     data: Path
@@ -72,7 +72,7 @@ class EmbeddedOptions:
     sync: str = "normal"
     slim: bool = True
     extra_config: tuple[str, ...] = ()
-    metrics_port: int | None = None
+    metrics_port: int = field(default_factory=find_free_port)
 
     @property
     def database(self) -> Path:
@@ -102,7 +102,7 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
         if options.slim:
             await _slim_once(options, lock)
         async with EmbeddedServer(options, lock) as server:
-            addresses = {"server": server.address, "ui": server.ui_url}
+            addresses = {"server": server.address, "ui": server.ui_url, "metrics": server.metrics_url}
             (options.data / ADDRESSES_FILE).write_text(json.dumps(addresses) + "\n", "utf-8")
             yield server
 
@@ -118,6 +118,11 @@ class EmbeddedServer(SupervisedProcess):
     def ui_url(self) -> str | None:
         """Address of the Web UI, None without one."""
         return None if self.options.ui_port is None else f"http://127.0.0.1:{self.options.ui_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Address of the server's own metrics, as Prometheus reads them."""
+        return f"http://127.0.0.1:{self.options.metrics_port}/metrics"
 
     async def connect(self, settings: Settings | None = None) -> Client:
         """Connect to this server."""
@@ -155,7 +160,7 @@ def _command(options: EmbeddedOptions) -> list[str]:
     command += ["--ip", "127.0.0.1", "--port", str(options.port), "--log-level", "warn"]
     command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={options.sync}"]
-    command += [] if options.metrics_port is None else ["--metrics-port", str(options.metrics_port)]
+    command += ["--metrics-port", str(options.metrics_port)]
     for name, kind in REQUIRED.items():
         command += ["--search-attribute", f"{name}={kind}"]
     config = DYNAMIC_CONFIG | DEVELOPMENT_CONFIG

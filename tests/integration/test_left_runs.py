@@ -40,7 +40,7 @@ async def be_restless(message: Message, ctx: Context) -> Again:
 @pytest.fixture
 async def own_server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     """A server whose metrics count nobody else's deletes."""
-    options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, metrics_port=find_free_port())
+    options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)
     async with run_embedded(options) as server:
         yield server
 

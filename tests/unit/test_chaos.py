@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.checkers import LATE_SECONDS, REPEATED, SERVER_AFTERMATH_SECONDS, Examination
+from chaos.deliveries import DeliveryCount
 from chaos.faults import CLUSTER, EMBEDDED, FAULTS, make_plan
 from chaos.groups import GROUPS, NUMBER_OF, PACKED, RECORDS, SOLO, TIMEOUT_SECONDS
 from chaos.injection import Injected
@@ -15,6 +16,7 @@ from chaos.ledger import Entry, Ledger, What
 from chaos.page import render_page
 from chaos.report import WORDS, find_broken, find_untested
 from chaos.workload import Sizes, count_messages
+from starter.insight.doctor.deliveries import Deliveries
 
 README = Path(__file__).parents[2] / "README.md"
 SOLO_GROUP, PACKED_GROUP, RECORD_GROUP = (NUMBER_OF[group.kind] for group in (SOLO, PACKED, RECORDS))
@@ -258,3 +260,12 @@ def test_the_page_is_written_from_results(tmp_path: Path) -> None:
 def test_every_group_has_a_kind_of_its_own() -> None:
     """The ledger names a group by its place, so no two may share a kind."""
     assert len(NUMBER_OF) == len(GROUPS)
+
+
+def test_lost_deliveries_are_summed_through_restarts_of_the_server() -> None:
+    """A server that is started again counts from 0."""
+    count = DeliveryCount()
+    for given_up, lost in ((0, 0), (2, 1), (5, 1), (1, 0), (1, 3)):
+        count.add(Deliveries(given_up=given_up, lost=lost))
+
+    assert count.total == Deliveries(given_up=6, lost=4)

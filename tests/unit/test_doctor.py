@@ -8,6 +8,7 @@ import pytest
 from activities.idle.due_index import SleepingWorkflow
 from shared.errors import InvalidHandler, ServerUnreachable
 from starter.insight.doctor.checks import Check, Finding, Severity, find_worst, run_checks
+from starter.insight.doctor.deliveries import Deliveries, check_deliveries, count_deliveries
 from starter.insight.doctor.kafka import Topic, check_topic
 from starter.insight.doctor.lanes import LaneWorkers, check_backlog, check_overdue
 from starter.insight.doctor.server import check_fairness, check_shards, check_version
@@ -159,3 +160,37 @@ def test_what_is_overdue_is_named_with_the_next_step(name: str, waits: int, leve
     assert finding.level is level
     assert remedy in finding.remedy
     assert not name or f"{name} is overdue by 22 min" in finding.seen
+
+
+METRICS = """\
+# TYPE client_errors counter
+client_errors{error_type="serviceerror_NotFound",namespace="default",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 4
+client_errors{error_type="serviceerror_DeadlineExceeded",namespace="default",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 3
+client_errors{error_type="serviceerror_Canceled",namespace="other",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 2
+client_errors{error_type="serviceerror_Canceled",namespace="other",operation="HistoryClientRecordActivityTaskStarted",service_name="matching"} 9
+client_errors{error_type="serviceerrors_TaskAlreadyStarted",namespace="default",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 1e+03
+"""  # noqa: E501 — as the server writes it
+
+
+def test_lost_deliveries_are_counted_by_the_servers_own_metrics() -> None:
+    """Recordings of workflow tasks that took too long, and tasks that were found begun; nothing else counts."""
+    found = count_deliveries(METRICS)
+
+    assert found == Deliveries(given_up=5, lost=1000)
+    assert count_deliveries("") == Deliveries(given_up=0, lost=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "words"),
+    [
+        (Deliveries(given_up=0, lost=0), Severity.FINE, "none was lost since the server began"),
+        (Deliveries(given_up=1, lost=0), Severity.WARNING, "too long to deliver 1 workflow task since it began"),
+        (Deliveries(given_up=5, lost=1000), Severity.WARNING, "found 1,000 that nobody had got"),
+    ],
+)
+def test_a_server_that_loses_deliveries_is_too_slow(found: Deliveries, level: Severity, words: str) -> None:
+    """What is lost comes again, but late, so it is a warning that says what helps."""
+    finding = check_deliveries(found)
+
+    assert finding.level is level
+    assert words in finding.seen

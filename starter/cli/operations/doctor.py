@@ -34,6 +34,7 @@ def add(commands: Commands) -> None:
     topics_help = "look at a Kafka topic that a bridge consumes, too; may be repeated"
     add("--topic", dest="topics", metavar="TOPIC", **REPEATED, help=topics_help)
     add("--data", metavar="DIR", type=Path, default=".dormice", help="where 'dormice dev' keeps messages (.dormice)")
+    add("--server-metrics", metavar="URL", default="", help="the server's own metrics, which count lost deliveries")
     add("--seconds", **SECONDS, default=CHECK_SECONDS, help=f"what each check gets ({CHECK_SECONDS:g})")
 
 
@@ -46,7 +47,15 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     findings, registry = check_machine(settings, args.data)
     topics = tuple(dict.fromkeys(args.topics))
-    findings += await examine(settings, registry, open_client, data=args.data, topics=topics, seconds=args.seconds)
+    findings += await examine(
+        settings,
+        registry,
+        open_client,
+        data=args.data,
+        topics=topics,
+        seconds=args.seconds,
+        metrics=args.server_metrics,
+    )
     if args.json:
         for finding in findings:
             print_json({name: getattr(finding, name) or None for name in ("check", "about", "level", "seen", "remedy")})

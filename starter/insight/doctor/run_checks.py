@@ -24,13 +24,15 @@ async def examine(
     topics: tuple[str, ...] = (),
     seconds: float = 10.0,
     now: Callable[[], float] = time.time,
+    metrics: str = "",
 ) -> list[Finding]:
     """Make all checks but those of the machine, which were made before; errors become findings, none is raised.
 
     `registry` are the handlers, `data` is the folder of an embedded server, `topics` are those that bridges consume.
-    `seconds` is the time limit of each check that calls a server, `now` this machine's clock.
+    `seconds` is the time limit of each check that calls a server, `now` this machine's clock, `metrics` the address of
+    the server's own metrics.
     """
-    server = Server(open_client, settings, data, now)
+    server = Server(open_client, settings, data, now, metrics)
     groups = ([*server.checks(), *Lanes(server, registry).checks()], Kafka(settings, topics).checks())
     found = await asyncio.gather(*(run_checks(checks, seconds) for checks in groups))
     return [finding for findings in found for finding in findings]
@@ -52,7 +54,7 @@ async def examine_lanes(
         is_serving = await client.service_client.check_health()
         return fine("it answers") if is_serving else wrong("it is not serving", "see whether it is well")
 
-    server = Server(connect, settings, Path(), time.time)
+    server = Server(connect, settings, Path())
     server.client = client
     lanes = Lanes(server, registry)
     checks = [Check("server", check_health), *(check for check in lanes.checks() if check.name in LANE_CHECKS)]

@@ -1,7 +1,9 @@
 """The doctor's checks of the server: version, namespace, search attributes, features, limits and clock."""
 
+import contextlib
 import re
 import sqlite3
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -22,11 +24,14 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from shared.errors import RetryLater
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, command_to_create, is_missing, read_attribute_types
 from shared.temporal.search_attributes import REQUIRED
 from starter.insight.doctor.checks import Check, Finding, Found, fine, unknown, warning, wrong
+from starter.insight.doctor.deliveries import check_deliveries, fetch_deliveries
+from starter.local.disk import read_addresses
 from starter.local.terminal import plural
 from starter.local.visibility_indexes import find_unneeded
 
@@ -57,14 +62,24 @@ OpenClient = Callable[[Settings], Awaitable[Client]]
 class Server:
     """Looks at the server; `client` is set once the server has answered.
 
-    `data` is the folder in which an embedded server may keep its messages, `now` this machine's clock.
+    `data` is the folder in which an embedded server may keep its messages, `now` this machine's clock, `metrics` the
+    address of the server's own metrics.
     """
 
-    def __init__(self, open_client: OpenClient, settings: Settings, data: Path, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        open_client: OpenClient,
+        settings: Settings,
+        data: Path,
+        now: Callable[[], float] = time.time,
+        metrics: str = "",
+    ) -> None:
         self.client: Client
         self._open_client = open_client
         self.settings = settings
+        self._data = data
         self._database = data / "temporal.db"
+        self._metrics = metrics
         self.now = now
         self._version = ""
         self._cluster: GetClusterInfoResponse
@@ -83,6 +98,7 @@ class Server:
             Check("visibility", self._check_visibility, known),
             Check("limits", self._check_limits, known),
             Check("clock", self._check_clock, known),
+            Check("deliveries", self._check_deliveries, ("server",)),
         ]
 
     async def _check_server(self) -> Finding:
@@ -180,6 +196,17 @@ class Server:
         word = "ahead of" if skew > 0 else "behind"
         seen = f"this machine is {format_seconds(abs(skew))} {word} the server: messages run as much too early or late"
         return warning(seen, "synchronize the clocks of both (NTP)")
+
+    async def _check_deliveries(self) -> Finding:
+        if self._metrics:
+            return check_deliveries(await fetch_deliveries(self._metrics))
+
+        found = read_addresses(self.client.service_client.config.target_host, self._data)
+        with contextlib.suppress(RetryLater):  # of another server that was here before
+            if address := found.get("metrics"):
+                return check_deliveries(await fetch_deliveries(address))
+        remedy = "name its metrics with --server-metrics, for example http://temporal:9090/metrics"
+        return unknown("the server tells of lost deliveries only in its own metrics", remedy)
 
     def _has_database(self) -> bool:
         """Return whether the `data` folder is that of this server."""

@@ -1,12 +1,11 @@
 """The Web UI's address: where a person finds the page of a workflow."""
 
-import json
 import os
 from pathlib import Path
 from urllib.parse import quote
 
 from shared.settings import Settings
-from starter.local.disk import ADDRESSES_FILE
+from starter.local.disk import read_addresses
 from starter.local.supervised_process import has_locked
 
 UNKNOWN = "of your Web UI, whose address is not known; set ui_address, for example http://localhost:8233"
@@ -19,15 +18,13 @@ def find_ui_address(settings: Settings, server: str, folder: Path) -> str:
     """
     if named := settings.ui_address.rstrip("/"):
         return named
+    address = read_addresses(server, folder).get("ui")
     try:
-        addresses = json.loads((folder / ADDRESSES_FILE).read_text("utf-8"))
-        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
         lock = os.open(folder / "lock", os.O_RDWR)
-    except (OSError, ValueError, LookupError):
+    except OSError:
         return ""
     try:
-        is_running = is_meant and not has_locked(lock)  # a killed server leaves its addresses behind
-        return addresses["ui"] or "" if is_running else ""
+        return "" if address is None or has_locked(lock) else address
     finally:
         os.close(lock)
 
