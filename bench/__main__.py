@@ -25,6 +25,7 @@ NO_SCENARIO = {
     "figures",
     "handlers",
     "harness",
+    "lasting_overload",
     "limited_handlers",
     "pack_filling",
     "pack_rhythms",

@@ -13,6 +13,7 @@ from typing import Any
 
 from temporalio.client import Client
 
+from bench import lasting_overload
 from bench.harness import fresh_server, metric_total, new_prefix, report, run_worker
 from bench.worker_process import KIND, Order
 from shared.messages.envelope import Envelope
@@ -30,7 +31,13 @@ NAIVE = {"slots": 200, "cache": 1000}
 
 
 async def main(arguments: list[str]) -> None:
-    """Measure the steady rate and the overload, both with a burner beside them; an argument changes the count."""
+    """Measure the steady rate and the overload, both with a burner beside them; an argument changes the count.
+
+    `lasting` measures half an hour of overload instead, or as many minutes as a further argument says.
+    """
+    if arguments[:1] == ["lasting"]:
+        await lasting_overload.measure(float(arguments[1]) if arguments[1:] else lasting_overload.MINUTES)
+        return
     count = int(arguments[0]) if arguments else MESSAGES
     rows: list[dict[str, Any]] = []
     for case in ("steady", "overload", "naive"):
