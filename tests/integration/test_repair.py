@@ -1,28 +1,36 @@
 """Repair: what stands still because its workflow's task fails goes on, with its signals, and few calls made again."""
 
 import asyncio
+import contextlib
+import pydoc
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from activities import Again, Context, Message, handler
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id, workflow_id
+from shared.messages.signals import Reprioritize
+from shared.packs.entry import ID
 from shared.packs.names import AWAIT_CALLS
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
-from starter.steering.status.failing_workflows import find_standstill, repair
+from starter.steering.status.failing_workflows import FailingWorkflow, find_standstill
+from starter.steering.status.repairs import Repaired, list_signals_since, repair
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
+from workflows.packs.state import PackState
 
 pytestmark = pytest.mark.timeout(120)
 
 HOUR = timedelta(hours=1)
+LATER = "2031-01-01T00:00:00Z"
 BROKEN = {"solo": "workflows.message_workflow.MessageWorkflow.take", "pack": "workflows.packs.state.PackState.steer"}
 """What takes a signal in, to be broken on purpose."""
 
@@ -66,8 +74,8 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
         await client.get_workflow_handle(name).signal("reprioritize", {"ids": ["slow"], "priority": 1})
         failing = await wait_until(lambda: find_standstill(client, name), "its task fails")
 
-        await repair(client, failing)
         monkeypatch.undo()
+        await repair(client, failing)
         may_end.set()
 
         async def has_gone_on() -> bool:
@@ -78,6 +86,101 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
 
     again = 1 if encoding == "pack" else 2
     assert keys == {f"{kind}:slow:0": again, f"{kind}:quick:0": 1}
+
+
+async def test_repair_leaves_out_the_one_signal_that_does_the_harm(  # noqa: PLR0917 — fixtures
+    client: Client,
+    settings: Settings,
+    serve: Serve,
+    control: Control,
+    kind: str,
+    encoding: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a release that can't bear it still at work; those that came before and after it have their effect."""
+
+    @handler(kind)
+    async def rest(message: Message, ctx: Context) -> Again:
+        return Again(after=HOUR)
+
+    name = pack_workflow_id(kind, 0) if encoding == "pack" else workflow_id(kind, "a")
+    where, _, method = BROKEN[encoding].rpartition(".")
+    workflow_class = pydoc.locate(where)
+    sound = getattr(workflow_class, method)
+
+    def take(owner: Any, *given: Any) -> None:
+        if any(isinstance(each, Reprioritize) for each in given):
+            fail()
+        sound(owner, *given)
+
+    starter = BulkStarter(client, settings, encodings=declare(encoding, kind, Pack(packs=1, coalesce=timedelta(0))))
+    async with serve(rest, lanes=("short",), sandbox=False):
+        await starter.start(Envelope(kind=kind, id="a", lane="short"), None)
+        await wait_until(lambda: _has(control, kind, version=1), "it sleeps")
+    monkeypatch.setattr(workflow_class, method, take)
+    handle = client.get_workflow_handle(name)
+    await handle.signal("reschedule", {"ids": ["a"], "due_at": LATER})
+    await handle.signal("reprioritize", {"ids": ["a"], "priority": 1})
+    async with serve(rest, lanes=("short",), sandbox=False):
+        failing = await wait_until(lambda: find_standstill(client, name), "its task fails")
+        await handle.signal("pause", {"ids": ["a"], "reason": "kept"})
+
+        repaired = await repair(client, failing)
+
+        assert repaired == Repaired(repaired.run_id, ["reschedule", "pause"], ["reprioritize"])
+        await wait_until(lambda: _has(control, kind, state="paused", priority=3), "the others had their effect")
+        assert "2031-01-01" in str((await control.show(kind, "a")).status)
+
+
+async def test_repair_leaves_out_the_signal_with_which_a_pack_began(
+    client: Client, settings: Settings, serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pack that could not do its first task begins anew, and takes in whatever else was sent to it."""
+    ran = Counter[str]()
+
+    @handler(kind, encoding=Pack(packs=1, coalesce=timedelta(0)))
+    async def rest(message: Message, ctx: Context) -> Again:
+        ran[message.id] += 1
+        return Again(after=HOUR)
+
+    sound = PackState.admit
+
+    def admit(pack: PackState, chunk: dict[str, Any], now: float) -> None:
+        if chunk["entries"][0][ID] == "bad":
+            fail()
+        sound(pack, chunk, now)
+
+    monkeypatch.setattr(PackState, "admit", admit)
+    starter = BulkStarter(client, settings, encodings=declare("pack", kind, Pack(packs=1, coalesce=timedelta(0))))
+    async with serve(rest, lanes=("short",), sandbox=False):
+        starting = [asyncio.create_task(starter.start(Envelope(kind=kind, id="bad", lane="short"), None))]
+        name = pack_workflow_id(kind, 0)
+        failing = await wait_until(lambda: _find_standstill(client, name), "its first task fails")
+        starting.append(asyncio.create_task(starter.start(Envelope(kind=kind, id="good", lane="short"), None)))
+        await wait_until(lambda: _has_signals(client, failing, 2), "the other is there too")
+
+        repaired = await repair(client, failing)
+
+        assert (repaired.kept, repaired.left_out) == (["admit"], ["admit"])
+        await wait_until(lambda: ran["good"], "the other runs")
+        for task in starting:
+            task.cancel()
+    assert ran["bad"] == 0
+
+
+async def _find_standstill(client: Client, name: str) -> FailingWorkflow | None:
+    with contextlib.suppress(RPCError):  # it has yet to begin
+        return await find_standstill(client, name)
+    return None
+
+
+async def _has_signals(client: Client, failing: FailingWorkflow, count: int) -> bool:
+    return len(await list_signals_since(client, failing)) == count
+
+
+async def _has(control: Control, kind: str, **fields: Any) -> bool:
+    status = (await control.show(kind, "a")).status or {}
+    return all(status.get(name) == value for name, value in fields.items())
 
 
 async def _is_answered(client: Client, pack: str) -> bool:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from starter.starting.layouts import Layouts
     from starter.steering.status.failing_workflows import FailingWorkflow
+    from starter.steering.status.repairs import Repaired
 
 EPILOG = """\
 A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
 in it; nothing is lost meanwhile. First put back the release that could run it, if it came with a release: then it goes
 on by itself. What still fails is begun again here from its last good task. Signals that came since are kept, in order;
-the handler calls that followed that task are made once more, with the same version and idempotency key."""
+if its task then fails again, each of them is left out in turn, to find the one that does the harm, and only that one is
+lost. The handler calls that followed that task are made once more, with the same version and idempotency key."""
 
 
 def add(commands: Commands) -> None:
@@ -32,14 +34,15 @@ def add(commands: Commands) -> None:
     what = "the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out"
     add("names", metavar="KIND:ID", nargs="*", help=what)
     add("--dry-run", action="store_true", help="only tell what stands still, and why")
-    add("--without-signals", action="store_true", help="leave out the signals that came since; each is told")
+    add("--without-signals", action="store_true", help="leave out all signals that came since; each is told")
 
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from temporalio.service import RPCError
 
     from shared.temporal.connect import translate_rpc_error
-    from starter.steering.status.failing_workflows import list_signals_since, list_standstills, repair
+    from starter.steering.status.failing_workflows import list_standstills
+    from starter.steering.status.repairs import Repaired, list_signals_since, repair
 
     # the id of a pack or of another workflow has a tilde; a message's name begins with a kind and a colon
     names = [name if "~" in name and ":" not in name else read_name(name) for name in args.names]
@@ -47,30 +50,40 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     code, is_found = FINE, False
     reported = list_standstills(client, settings.task_queue_prefix)
     async for failing in _find_named(client, settings, names) if names else reported:
-        is_found, run_id = True, ""
+        is_found = True
         try:
-            signals = await list_signals_since(client, failing)
-            if not args.dry_run:
-                run_id = await repair(client, failing, without_signals=args.without_signals)
+            if args.dry_run:
+                repaired = Repaired("", await list_signals_since(client, failing), [])
+            else:
+                repaired = await repair(client, failing, without_signals=args.without_signals)
         except RPCError as exc:
             code = PARTLY
             echo_err(f"dormice: {failing.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
         else:
-            _report(args, failing, signals, run_id)
+            _report(args, failing, repaired)
+            if repaired.is_failing or (repaired.left_out and not args.without_signals):
+                code = PARTLY
     if not is_found:
         echo_err("repair: nothing stands still because its workflow's task fails")
     return code
 
 
-def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[str], run_id: str) -> None:
+def _report(args: argparse.Namespace, failing: "FailingWorkflow", repaired: "Repaired") -> None:
+    kept, left_out = repaired.kept, repaired.left_out
     if args.json:
-        print_json({**asdict(failing), "signals": signals, "new_run_id": run_id or None})
+        found = {"signals": kept, "left_out": left_out, "new_run_id": repaired.run_id or None}
+        print_json({**asdict(failing), **found, "is_failing": repaired.is_failing})
         return
-    kept = "left out" if args.without_signals else "kept"
+
     echo_err(f"{failing.workflow_id}: its task fails (attempt {failing.attempts}): {failing.reason}")
-    if signals:
-        echo_err(f"  {plural(len(signals), 'signal')} since its last good task, {kept}: {', '.join(signals)}")
-    if run_id:
+    if kept:
+        echo_err(f"  {plural(len(kept), 'signal')} since its last good task, kept: {', '.join(kept)}")
+    if left_out:
+        why = "" if args.without_signals else ", because its task fails with it"
+        echo_err(f"  {plural(len(left_out), 'signal')} since its last good task, left out{why}: {', '.join(left_out)}")
+    if repaired.is_failing:
+        echo_err("  begun again from there, and fails again: put back the release that could run it")
+    elif repaired.run_id:
         echo_err("  begun again from there; 'dormice show' tells how it goes on")
 
 

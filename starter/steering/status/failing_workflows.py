@@ -1,13 +1,12 @@
-"""Failing workflows: finds those whose task fails repeatedly, by what the server records of them, and repairs them."""
+"""Failing workflows: finds those whose task fails repeatedly, by what the server records of them."""
 
-import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType, WorkflowTaskFailedCause
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest, ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client, WorkflowExecutionDescription
 
 from shared.lanes import LANES, task_queue
@@ -81,37 +80,7 @@ async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Failing
                 yield found
 
 
-async def repair(client: Client, failing: FailingWorkflow, *, without_signals: bool = False) -> str:
-    """Reset a workflow to its last good task, after which handlers are called once more; returns the new run's id.
-
-    The server sends all later signals again, in order, unless `without_signals`.
-    """
-    events = await _list_since_last_good(client, failing)
-    # the completion of the last good task; if there is none, the start of the first task
-    good = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
-    event_id = next((event.event_id for event in events if event.event_type in good), 0)
-    left_out = [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL] if without_signals else []
-    request = ResetWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_execution=WorkflowExecution(workflow_id=failing.workflow_id, run_id=failing.run_id),
-        reason=f"dormice repair: {failing.reason}"[:500],
-        workflow_task_finish_event_id=event_id,
-        request_id=str(uuid.uuid4()),
-        reset_reapply_exclude_types=left_out,
-    )
-    return (await client.workflow_service.reset_workflow_execution(request, timeout=CALL_TIMEOUT)).run_id
-
-
-async def list_signals_since(client: Client, failing: FailingWorkflow) -> list[str]:
-    """Name the signals that have come since the last good task, oldest first."""
-    return [
-        event.workflow_execution_signaled_event_attributes.signal_name
-        for event in await _list_since_last_good(client, failing)
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
-    ]
-
-
-async def _list_since_last_good(client: Client, failing: FailingWorkflow) -> list[HistoryEvent]:
+async def list_since_last_good(client: Client, failing: FailingWorkflow) -> list[HistoryEvent]:
     """List the events from the completion of the last good task on, oldest first; all if no task was completed."""
     events: list[HistoryEvent] = []
     async for event in _read_backwards(client, failing.workflow_id, failing.run_id):
