@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -46,8 +46,8 @@ from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.replayer import make_replayer
 from tests.subjects import Subject, declare
-from workflows.guards import sealed_signals
-from workflows.guards.sealed_signals import NO_KEY
+from workflows.guards import sealed_signals, signal_handlers
+from workflows.guards.sealed_signals import NO_KEY, NO_ROOM
 from workflows.keepers import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
@@ -312,6 +312,24 @@ async def test_a_signal_that_nobody_can_read_stops_nobody(
         data_converter=stage.client.data_converter,
     )
     assert (await replayer.replay_workflow(history)).replay_failure is None
+
+
+async def test_more_sealed_signals_than_there_is_room_for_are_ignored_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody fills a workflow's state with what can't be read; who sent it is told in the message's decisions."""
+    monkeypatch.setattr(signal_handlers, "HELD_BYTES_MAX", 10)
+    plain = await stage.having()
+    async with plain.serve():
+        subject = await plain.begin("full")
+        await wait_until(lambda: subject.has(version=1), "it sleeps")
+        sealed = RunNow("sealed")
+        await stage.client.get_workflow_handle(subject.handle.id).signal("run_now", {"ids": ["full"], **asdict(sealed)})
+        await subject.send(RunNow("asked"))
+        await wait_until(lambda: subject.has(version=2), "it goes on")
+        assert await _holds_nothing(plain, "full")
+        if not subject.is_packed:  # for whom it was, a pack can't read
+            assert f"RunNow: {NO_ROOM}" in [decision["reason"] for decision in await subject.explain()]
 
 
 async def test_gates_go_on_beside_a_signal_that_nobody_can_read(stage: Stage) -> None:
