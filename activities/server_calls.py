@@ -11,9 +11,9 @@ from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
+from temporalio.converter import PayloadCodec
 from temporalio.service import RPCError
 
-from shared.errors import PayloadKeyMissing
 from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.temporal.connect import to_raw
 from shared.temporal.converter import UNOPENED
@@ -22,7 +22,7 @@ from shared.temporal.workflow_calls import set_priority
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
-OPEN_SIGNAL = "open_signal"
+OPEN_SIGNALS = "open_signals"
 
 DELETE_AFTER = timedelta(minutes=3)
 """Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
@@ -57,15 +57,18 @@ async def forward_signals(call: Any) -> None:
         )
 
 
-@activity.defn(name=OPEN_SIGNAL)
-async def open_signal(sealed: list[str]) -> list[str]:
-    """Decrypt a signal's payloads, each in base64; raises PayloadKeyMissing, so that it is tried again later."""
-    payloads = [Payload.FromString(b64decode(text)) for text in sealed]
+@activity.defn(name=OPEN_SIGNALS)
+async def open_signals(sealed: list[list[str]]) -> list[list[str] | None]:
+    """Decrypt the payloads of signals, each in base64; gives None for a signal whose key this worker lacks."""
     codec = activity.client().data_converter.payload_codec
+    return [await _open(codec, payloads) for payloads in sealed]
+
+
+async def _open(codec: PayloadCodec | None, sealed: list[str]) -> list[str] | None:
+    payloads = [Payload.FromString(b64decode(text)) for text in sealed]
     opened = payloads if codec is None else await codec.decode(payloads)
-    for payload in opened:
-        if UNOPENED in payload.metadata:
-            raise PayloadKeyMissing(payload.metadata[UNOPENED].decode(errors="replace"))
+    if any(UNOPENED in payload.metadata for payload in opened):
+        return None
     return [b64encode(payload.SerializeToString()).decode() for payload in opened]
 
 

@@ -84,7 +84,8 @@ class PackWorkflow(PackSignals):
         sleeps_long = wake - workflow.time() > options.CONDENSED_FROM.total_seconds()
         if self._pack.in_flight.is_answered and (sleeps_long or self._is_run_full()):
             self._condense()
-        await workflow.wait_condition(lambda: self._is_stirred)
+        # signals that change nothing fill a history too
+        await workflow.wait_condition(lambda: self._is_stirred or self._is_run_over())
 
     def _condense(self) -> None:
         if not workflow.unsafe.is_replaying():

@@ -284,8 +284,7 @@ class Packs:
                 return answer
 
             # what the pack was asked about has yet to reach it, or it has forgotten it
-            if has_answered:
-                untold_since = min(untold_since, time.monotonic())
+            untold_since = min(untold_since, time.monotonic()) if has_answered else math.inf
             if time.monotonic() - untold_since >= self._settings.patience.total_seconds():
                 raise PackBusy(f"{where} has it, but did not tell within {self._settings.patience} what became of it")
 

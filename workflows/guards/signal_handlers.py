@@ -2,13 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError
 
-from workflows.guards.sealed_signals import HELD_BYTES_MAX, NO_KEY, NO_ROOM, SealedSignal, is_sealed
+from activities.server_calls import OPEN_SIGNALS
+from workflows.guards.sealed_signals import NO_KEY, NO_ROOM, SealedSignal, find_fate, read_opened
+from workflows.options import SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT
+
+OPEN_PAUSE_LEAST, OPEN_PAUSE_MOST = timedelta(seconds=1), timedelta(minutes=1)
+"""How long to wait before what is held is tried again."""
 
 Handler = TypeVar("Handler", bound=Callable[..., None])
 Reader = Callable[[Sequence[Any]], Any]
@@ -25,12 +30,13 @@ class IgnoresUnknownSignals:
     def __init__(self, sealed: Iterable[Sequence[Any]] | None = None) -> None:
         self.signals_received = 0  # the number of signals with a known name in this run
         self.sealed = [SealedSignal(*held) for held in sealed or ()]
-        self._opening = set[asyncio.Task[None]]()
+        self._has_more_sealed = False
+        self._opening: asyncio.Task[None] | None = None
 
     def open_sealed_signals(self) -> None:
-        """Go on with opening what the run before has held."""
-        for held in self.sealed:
-            self._begin_to_open(held)
+        """Try to open what is held, until nothing is; call it when a run begins."""
+        if self.sealed and (self._opening is None or self._opening.done()):
+            self._opening = asyncio.create_task(self._open_all())
 
     def dump_sealed(self) -> list[list[Any]]:
         """Give the wire form of what is held, for the next run."""
@@ -38,33 +44,50 @@ class IgnoresUnknownSignals:
 
     def hold_signal(self, name: str, arguments: Sequence[Any]) -> None:
         """Hold a signal until a worker has its key, for an hour at most."""
-        held = SealedSignal.take(name, arguments)
-        if sum(each.measure() for each in (*self.sealed, held)) > HELD_BYTES_MAX:
-            self.ignore_signal(name, NO_ROOM)
-            return
+        self.sealed.append(SealedSignal.take(name, arguments))
+        self._has_more_sealed = True
+        self.open_sealed_signals()
 
-        self.sealed.append(held)
-        self._begin_to_open(held)
+    async def _open_all(self) -> None:
+        """Ask for what is held all at once, so that what is opened together is applied in its order."""
+        pause = OPEN_PAUSE_LEAST
+        while self.sealed:
+            asked = list(self.sealed)
+            self._has_more_sealed = False
+            opened = await workflow.execute_activity(
+                OPEN_SIGNALS,
+                [held.payloads for held in asked],
+                result_type=list[list[str] | None],
+                start_to_close_timeout=SERVER_CALL_TIMEOUT,
+                retry_policy=SERVER_CALL_RETRY,
+                summary=f"{len(asked)} encrypted signals",
+            )
+            for held, payloads in zip(asked, opened, strict=True):
+                self._settle(held, payloads)
+            if not self.sealed:
+                return
 
-    def _begin_to_open(self, held: SealedSignal) -> None:
-        opening = asyncio.create_task(self._open(held))
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+            try:
+                await workflow.wait_condition(lambda: self._has_more_sealed, timeout=pause)
+            except TimeoutError:
+                pause = min(2 * pause, OPEN_PAUSE_MOST)
 
-    async def _open(self, held: SealedSignal) -> None:
-        try:
-            arguments = await held.open()
-        except ActivityError:
-            self.sealed.remove(held)
-            self.ignore_signal(held.name, NO_KEY)
+    def _settle(self, held: SealedSignal, payloads: Sequence[str] | None) -> None:
+        if payloads is None:
+            if held.is_over(workflow.time()):
+                self.sealed.remove(held)
+                self.ignore_signal(held.name, NO_KEY)
             return
 
         self.sealed.remove(held)
         # the SDK leaves open what a handler returns
         handlers = cast("Any", workflow)
         receive: Callable[..., None] | None = handlers.get_signal_handler(held.name)
-        if receive is not None:
-            receive(*arguments)
+        try:
+            if receive is not None:
+                receive(*read_opened(payloads))
+        except Exception as exc:  # noqa: BLE001 — nothing else would notice it: no task fails for a task of asyncio
+            self.ignore_signal(held.name, f"it can't be applied ({type(exc).__name__}: {exc})")
 
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log in one line that a signal is ignored."""
@@ -89,8 +112,12 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
 
         def receive(self: IgnoresUnknownSignals, *arguments: Any) -> None:
             self.signals_received += 1
-            if is_sealed(arguments, self.signals_received):
+            fate = find_fate(arguments, self.signals_received, self.sealed)
+            if fate == "held":
                 self.hold_signal(signal, arguments)
+                return
+            if fate == "refused":
+                self.ignore_signal(signal, NO_ROOM)
                 return
 
             try:

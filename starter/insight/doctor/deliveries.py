@@ -9,7 +9,6 @@ import asyncio
 import re
 from dataclasses import dataclass
 from http.client import HTTPException
-from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from shared.errors import InvalidSetting, RetryLater
@@ -39,7 +38,7 @@ class Deliveries:
 
 async def fetch_deliveries(url: str) -> Deliveries:
     """Count what went wrong by the server's metrics; raises RetryLater, or InvalidSetting for no address."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.startswith(("http://", "https://")):
         raise InvalidSetting(
             f"--server-metrics: is {url!r}, no address; give for example http://localhost:9090/metrics"
         )
