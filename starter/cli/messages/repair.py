@@ -42,7 +42,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     from shared.temporal.connect import translate_rpc_error
     from starter.steering.status.failing_workflows import list_standstills
-    from starter.steering.status.repairs import Repaired, list_signals_since, repair
+    from starter.steering.status.repairs import Repaired, SignalsLeft, list_signals_since, repair
 
     # the id of a pack or of another workflow has a tilde; a message's name begins with a kind and a colon
     names = [name if "~" in name and ":" not in name else read_name(name) for name in args.names]
@@ -59,6 +59,9 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         except RPCError as exc:
             code = PARTLY
             echo_err(f"dormice: {failing.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
+        except SignalsLeft as exc:
+            code = PARTLY
+            echo_err(f"dormice: {failing.workflow_id} was begun again, but {exc}")
         else:
             _report(args, failing, repaired)
             if repaired.is_failing or (repaired.left_out and not args.without_signals):

@@ -54,7 +54,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
     attempts = described.raw_description.pending_workflow_task.attempt
     if attempts < ATTEMPTS_LEAST:
         return None
-    async for event in _read_backwards(client, described.id, described.run_id):
+    async for event in read_backwards(client, described.id, described.run_id):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             return None  # the task was lost with its worker, nothing worse
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
@@ -83,14 +83,15 @@ async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Failing
 async def list_since_last_good(client: Client, failing: FailingWorkflow) -> list[HistoryEvent]:
     """List the events from the completion of the last good task on, oldest first; all if no task was completed."""
     events: list[HistoryEvent] = []
-    async for event in _read_backwards(client, failing.workflow_id, failing.run_id):
+    async for event in read_backwards(client, failing.workflow_id, failing.run_id):
         events.append(event)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             break
     return events[::-1]
 
 
-async def _read_backwards(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
+async def read_backwards(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
+    """Read the events of a run, newest first."""
     request = GetWorkflowExecutionHistoryReverseRequest(
         namespace=client.namespace,
         execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
