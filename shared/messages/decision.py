@@ -83,7 +83,8 @@ def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> fl
 
 def merge_sources(known: Mapping[str, int], newer: Mapping[str, int]) -> Mapping[str, int]:
     """Give the newest offset of each source, newer ones last; of upserts, each a source of its own, the last few."""
-    merged = {source: offset for source, offset in known.items() if source not in newer} | newer
+    older = {source: offset for source, offset in known.items() if source not in newer}
+    merged = {**older, **newer}
     forgotten = [source for source in merged if source.startswith(signals.UPSERT)][:-UPSERTS_KEPT]
     forgotten += [source for source in merged if not source.startswith(signals.UPSERT)][:-SOURCES_KEPT]
     return {source: offset for source, offset in merged.items() if source not in forgotten} if forgotten else merged

@@ -123,7 +123,7 @@ class _Attempt:
             return
 
         kept = [signal for number, signal in enumerate(self.signals) if is_kept is None or is_kept(number)]
-        self._sent = set()
+        self._sent = set[str]()
         for number, signal in enumerate(kept):
             try:
                 await self._send_again(signal)
