@@ -162,7 +162,7 @@ class Track:
         if not is_again and entry.version > self.newest + 1 and not self.may_skip:
             findings.add("version gap", f"{self.name}: version {entry.version} was called after {self.newest}")
         if is_again:
-            self._check_repeated(entry, findings)
+            self._check_repeated(entry, findings, is_retry=is_retry)
         else:
             self.newest, self.may_skip = entry.version, False
             if len(self.dues) > 2 * REMEMBERED:
@@ -180,11 +180,12 @@ class Track:
         elif entry.mark > self.mark_sent:
             findings.add("unexpected", f"{self.name}: was called with mark {entry.mark}, which nobody sent")
 
-    def _check_repeated(self, entry: Entry, findings: Findings) -> None:
+    def _check_repeated(self, entry: Entry, findings: Findings, *, is_retry: bool) -> None:
         """Check that a repeated call has the due time of the first one, and is not of an old version.
 
         A message of a lost batch is due again when the loss is noticed: after its first call began, and at no moment
-        for which a call of the version before has asked.
+        for which a call of the version before has asked. One whose call has failed is due anew in any case, and a batch
+        that was lost before that has used up the number of an attempt, which then comes twice.
         """
         if is_by_record(self.group) or is_steered(self.number):
             return
@@ -192,14 +193,17 @@ class Track:
         if (
             before is not None
             and abs(before[0] - entry.due) > CLOCK_SECONDS
-            and not self._is_due_anew(entry, before[1])
+            and not self._is_due_anew(entry, before[1], is_retry=is_retry)
         ):
             sentence = f"{self.name}: version {entry.version} was due at {before[0]:.3f}, {entry.due:.3f}"
             findings.add("duplicated", sentence)
         if entry.version < self.newest - REMEMBERED:
             findings.add("duplicated", f"{self.name}: version {entry.version} was called after {self.newest}")
 
-    def _is_due_anew(self, entry: Entry, first_call_at: float) -> bool:
+    def _is_due_anew(self, entry: Entry, first_call_at: float, *, is_retry: bool) -> bool:
+        if is_retry:
+            return entry.due >= first_call_at
+
         slack = CLOCK_SECONDS + (TOLERANCE_SECONDS if GROUPS[self.group].packs else 0.0)
         is_asked_for = any(
             back_at - CLOCK_SECONDS <= entry.due <= back_at + slack for back_at in self.back_at.get(entry.version, ())

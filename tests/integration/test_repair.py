@@ -22,7 +22,7 @@ from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.steering.status.failing_workflows import FailingWorkflow, find_standstill
-from starter.steering.status.repairs import Repaired, list_signals_since, repair
+from starter.steering.status.repairs import RepairResult, list_signals_since, repair
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
 from workflows.packs.state import PackState
@@ -127,7 +127,7 @@ async def test_repair_leaves_out_the_one_signal_that_does_the_harm(  # noqa: PLR
 
         repaired = await repair(client, failing)
 
-        assert repaired == Repaired(repaired.run_id, ["reschedule", "pause"], ["reprioritize"])
+        assert repaired == RepairResult(repaired.run_id, ["reschedule", "pause"], ["reprioritize"])
         await wait_until(lambda: _has(control, kind, state="paused", priority=3), "the others had their effect")
         assert "2031-01-01" in str((await control.show(kind, "a")).status)
 

@@ -126,6 +126,23 @@ def test_a_call_that_is_cut_off_and_comes_again_is_found() -> None:
     assert find([*life, entry(What.CUT_OFF, 101), *again]) == {REPEATED: 1}
 
 
+def test_an_attempt_that_failed_is_due_anew_though_its_number_comes_twice() -> None:
+    """A batch that was lost uses up a number; the retry is due within the tolerance of what was asked for first."""
+    packed = {"group": PACKED_GROUP}
+    life = [
+        *started(PACKED_GROUP),
+        *cycle(0, 100.5, 100, **packed),
+        entry(What.BEGAN, 121, version=1, due=121, **packed),
+    ]
+    second: dict[str, Any] = {"version": 1, "attempt": 2, **packed}
+    failed = [entry(What.BEGAN, 125, due=121, **second), entry(What.FAILED, 126, **second)]
+    again = [entry(What.BEGAN, 130, due=127, **second)]
+    faults = [killed(122, 124)]
+
+    assert find([*life, *failed, *again], faults=faults) == {}
+    assert find([*life, failed[0], *again], faults=faults)["duplicated"] == 1
+
+
 def test_a_message_at_work_stands_still_only_after_its_timeout() -> None:
     """A call of a silent site may last as long as its handler may; what takes longer does not end."""
     life = [*fine(), entry(What.BEGAN, 142, version=2, due=142)]

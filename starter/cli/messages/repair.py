@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starter.starting.layouts import Layouts
     from starter.steering.status.failing_workflows import FailingWorkflow
-    from starter.steering.status.repairs import Repaired
+    from starter.steering.status.repairs import RepairResult
 
 EPILOG = """\
 A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
@@ -42,7 +42,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     from shared.temporal.connect import translate_rpc_error
     from starter.steering.status.failing_workflows import list_standstills
-    from starter.steering.status.repairs import Repaired, SignalsLeft, list_signals_since, repair
+    from starter.steering.status.repairs import RepairResult, SignalsLeft, list_signals_since, repair
 
     # the id of a pack or of another workflow has a tilde; a message's name begins with a kind and a colon
     names = [name if "~" in name and ":" not in name else read_name(name) for name in args.names]
@@ -53,7 +53,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         is_found = True
         try:
             if args.dry_run:
-                repaired = Repaired("", await list_signals_since(client, failing), [])
+                repaired = RepairResult("", await list_signals_since(client, failing), [])
             else:
                 repaired = await repair(client, failing, without_signals=args.without_signals)
         except RPCError as exc:
@@ -71,7 +71,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     return code
 
 
-def _report(args: argparse.Namespace, failing: "FailingWorkflow", repaired: "Repaired") -> None:
+def _report(args: argparse.Namespace, failing: "FailingWorkflow", repaired: "RepairResult") -> None:
     kept, left_out = repaired.kept, repaired.left_out
     if args.json:
         found = {"signals": kept, "left_out": left_out, "new_run_id": repaired.run_id or None}

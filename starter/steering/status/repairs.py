@@ -42,7 +42,7 @@ class SignalsLeft(RetryLater):
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairResult:
     """What a repair came to; signals are named, oldest first."""
 
     run_id: str
@@ -57,7 +57,7 @@ async def list_signals_since(client: Client, failing: FailingWorkflow) -> list[s
     return _name(_pick_signals(await list_since_last_good(client, failing)))
 
 
-async def repair(client: Client, failing: FailingWorkflow, *, without_signals: bool = False) -> Repaired:
+async def repair(client: Client, failing: FailingWorkflow, *, without_signals: bool = False) -> RepairResult:
     """Begin a workflow again from its last good task, after which handlers are called once more. Raises RPCError.
 
     All signals that came since are sent again, in order. If its task then fails again, each of them is left out in turn
@@ -67,11 +67,11 @@ async def repair(client: Client, failing: FailingWorkflow, *, without_signals: b
     attempt = _Attempt(client, failing, (await list_since_last_good(client, failing))[0])
     if without_signals:
         await attempt.begin(lambda _: False)
-        return Repaired(attempt.run_id, [], _name(attempt.signals))
+        return RepairResult(attempt.run_id, [], _name(attempt.signals))
 
     await attempt.begin()
     if not attempt.signals or await attempt.is_sound() is not False:
-        return Repaired(attempt.run_id, _name(attempt.signals), [])
+        return RepairResult(attempt.run_id, _name(attempt.signals), [])
 
     # one that comes meanwhile is the last of them
     for left_out in range(min(len(attempt.signals), TRIED_MOST)):
@@ -79,13 +79,13 @@ async def repair(client: Client, failing: FailingWorkflow, *, without_signals: b
         is_sound = await attempt.is_sound()
         if is_sound:
             names = _name(attempt.signals)
-            return Repaired(attempt.run_id, names[:left_out] + names[left_out + 1 :], [names[left_out]])
+            return RepairResult(attempt.run_id, names[:left_out] + names[left_out + 1 :], [names[left_out]])
         if is_sound is None:
             break
 
     await attempt.begin(lambda _: True)
     is_failing = await attempt.is_sound() is False
-    return Repaired(attempt.run_id, _name(attempt.signals), [], is_failing=is_failing)
+    return RepairResult(attempt.run_id, _name(attempt.signals), [], is_failing=is_failing)
 
 
 class _Attempt:
