@@ -169,6 +169,9 @@ client_errors{error_type="serviceerror_DeadlineExceeded",namespace="default",ope
 client_errors{error_type="serviceerror_Canceled",namespace="other",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 2
 client_errors{error_type="serviceerror_Canceled",namespace="other",operation="HistoryClientRecordActivityTaskStarted",service_name="matching"} 9
 client_errors{error_type="serviceerrors_TaskAlreadyStarted",namespace="default",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 1e+03
+client_requests{namespace="default",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 20000
+client_requests{namespace="other",operation="HistoryClientRecordWorkflowTaskStarted",service_name="matching"} 30
+client_requests{namespace="other",operation="HistoryClientRecordActivityTaskStarted",service_name="matching"} 7
 """  # noqa: E501 — as the server writes it
 
 
@@ -176,16 +179,18 @@ def test_lost_deliveries_are_counted_by_the_servers_own_metrics() -> None:
     """Recordings of workflow tasks that took too long, and tasks that were found begun; nothing else counts."""
     found = count_deliveries(METRICS)
 
-    assert found == Deliveries(given_up=5, lost=1000)
+    assert found == Deliveries(given_up=5, lost=1000, tried=20_030)
     assert count_deliveries("") == Deliveries(given_up=0, lost=0)
 
 
 @pytest.mark.parametrize(
     ("found", "level", "words"),
     [
-        (Deliveries(given_up=0, lost=0), Severity.FINE, "none was lost since the server began"),
-        (Deliveries(given_up=1, lost=0), Severity.WARNING, "too long to deliver 1 workflow task since it began"),
-        (Deliveries(given_up=5, lost=1000), Severity.WARNING, "found 1,000 that nobody had got"),
+        (Deliveries(given_up=0, lost=0, tried=9), Severity.FINE, "0 of 9 workflow tasks since the server began"),
+        (Deliveries(given_up=90, lost=9, tried=9), Severity.FINE, "9 of 9 workflow tasks"),
+        (Deliveries(given_up=90, lost=99, tried=99_999), Severity.FINE, "99 of 99,999 workflow tasks"),
+        (Deliveries(given_up=0, lost=10, tried=1_000), Severity.WARNING, "10 of 1,000 workflow tasks"),
+        (Deliveries(given_up=5, lost=1000, tried=900_000), Severity.WARNING, "1,000 of 900,000 workflow tasks"),
     ],
 )
 def test_a_server_that_loses_deliveries_is_too_slow(found: Deliveries, level: Severity, words: str) -> None:

@@ -16,10 +16,16 @@ from starter.insight.doctor.checks import Finding, fine, warning
 from starter.local.terminal import plural
 
 FETCH_SECONDS = 5.0
+LOST_LEAST, LOST_SHARE = 10, 0.001
+"""Fewer than that, or a smaller share of all, are no cause for complaint: a restart or a busy minute."""
 
 _ERROR = re.compile(
     r'^client_errors\{(?=[^}]*operation="HistoryClientRecordWorkflowTaskStarted")'
     r'[^}]*error_type="(?P<type>[^"]*)"[^}]*\} (?P<count>\S+)$',
+    re.MULTILINE,
+)
+_ALL = re.compile(
+    r'^client_requests\{(?=[^}]*operation="HistoryClientRecordWorkflowTaskStarted")[^}]*\} (?P<count>\S+)$',
     re.MULTILINE,
 )
 _GIVEN_UP = ("DeadlineExceeded", "Canceled")
@@ -34,6 +40,8 @@ class Deliveries:
     """Recording them took too long, or whoever had asked was gone; most of them are begun all the same."""
     lost: int
     """They were found begun when they were to be delivered again: nobody has them until their timeout is over."""
+    tried: int = 0
+    """All that were to be delivered."""
 
 
 async def fetch_deliveries(url: str) -> Deliveries:
@@ -61,15 +69,14 @@ def count_deliveries(text: str) -> Deliveries:
     def total(names: tuple[str, ...]) -> int:
         return sum(count for name, count in counts if name.endswith(names))
 
-    return Deliveries(given_up=total(_GIVEN_UP), lost=total(_LOST))
+    tried = sum(round(float(found["count"])) for found in _ALL.finditer(text))
+    return Deliveries(given_up=total(_GIVEN_UP), lost=total(_LOST), tried=tried)
 
 
 def check_deliveries(found: Deliveries) -> Finding:
     """Report whether the server is too slow to give its tasks to workers."""
-    if not found.given_up and not found.lost:
-        return fine("none was lost since the server began")
-    seen = (
-        f"the server took too long to deliver {plural(found.given_up, 'workflow task')} since it began, and found "
-        f"{found.lost:,} that nobody had got: their messages waited until the task's timeout"
-    )
+    seen = f"{found.lost:,} of {plural(found.tried, 'workflow task')} since the server began"
+    if found.lost < max(LOST_LEAST, LOST_SHARE * found.tried):
+        return fine(f"{seen} had to be delivered twice")
+    seen += " were delivered to nobody at first: their messages waited until the task's timeout"
     return warning(seen, "give the server's database a faster disk, or the server more processors or history shards")
