@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -74,6 +75,18 @@ class PackWorkflow(PackSignals):
     def _stir(self) -> None:
         self._is_stirred = True
 
+    def ignore_signal(self, name: str, problem: str) -> None:
+        """Ignore a signal; those that change nothing fill a history too, so that this run may have to end."""
+        super().ignore_signal(name, problem)
+        if self._is_history_long():
+            self._stir()
+
+    def hold_signal(self, name: str, arguments: Sequence[Any]) -> None:
+        """Hold a signal, as it is done with one that is ignored."""
+        super().hold_signal(name, arguments)
+        if self._is_history_long():
+            self._stir()
+
     async def _sleep(self) -> None:
         """Wait until a message can wait no longer, a batch has answered or a signal has come."""
         self._is_stirred = False
@@ -84,8 +97,7 @@ class PackWorkflow(PackSignals):
         sleeps_long = wake - workflow.time() > options.CONDENSED_FROM.total_seconds()
         if self._pack.in_flight.is_answered and (sleeps_long or self._is_run_full()):
             self._condense()
-        # signals that change nothing fill a history too
-        await workflow.wait_condition(lambda: self._is_stirred or self._is_run_over())
+        await workflow.wait_condition(lambda: self._is_stirred)
 
     def _condense(self) -> None:
         if not workflow.unsafe.is_replaying():
