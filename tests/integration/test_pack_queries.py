@@ -40,7 +40,7 @@ from starter.steering import packs
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
-from tests.replay.runs import follow_runs
+from tests.replay.runs import follow_runs, has_begun
 from tests.replayer import make_replayer
 from workflows.pack_workflow import PackWorkflow
 from workflows.packs.state import PackState
@@ -118,7 +118,7 @@ async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
 
     assert len(histories) > 1
     replayer = make_replayer(workflows=[PackWorkflow])
-    for history in (*histories.values(), last):
+    for history in filter(has_begun, (*histories.values(), last)):
         replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         assert replayed.replay_failure is None
 

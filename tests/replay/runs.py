@@ -40,6 +40,11 @@ async def wait_at_rest(pack: WorkflowHandle[Any, Any], before: dict[str, Workflo
         await asyncio.sleep(0.1)
 
 
+def has_begun(history: WorkflowHistory) -> bool:
+    """Tell whether there is something to replay: for a run that waits for its first task a replayer waits for ever."""
+    return count_types(history.events)["WORKFLOW_TASK_COMPLETED"] > 0
+
+
 def count_types(events: Iterable[HistoryEvent]) -> Counter[str]:
     """Count events by the name of their type."""
     return Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
