@@ -334,7 +334,8 @@ async def test_a_stuck_process_that_is_told_to_end_does_not_begin_anew(run: Run,
     await wait_until(running.says("a workflow is stuck in this process"), "it is found")
     running.process.terminate()
 
-    assert await running.exit_code() == 1
+    # the signal may come when it hears signals no more, or the new one not yet: then the system ends it
+    assert await running.exit_code() in {1, -signal.SIGTERM}
     assert running.output.count("worker started") == 1
 
 
