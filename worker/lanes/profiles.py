@@ -25,7 +25,7 @@ class Profile:
     workflow_pollers: int
     activity_pollers: int
     nonsticky_to_sticky_poll_ratio: float = 0.2
-    sticky_timeout: timedelta = timedelta(seconds=10)
+    sticky_timeout: timedelta = timedelta(seconds=3)
 
 
 PROFILES: dict[str, Profile] = {
