@@ -21,7 +21,7 @@ ENCODINGS = ("solo", "pack")
 PACK = Pack(packs=2, size=1000, coalesce=timedelta(0))
 """Two packs, which run what they hold when it is due."""
 
-END_SECONDS = 30.0
+END_SECONDS = 45.0
 
 
 def declare(encoding: str, kind: str, pack: Pack = PACK) -> dict[str, Pack]:
