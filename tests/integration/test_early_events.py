@@ -1,6 +1,7 @@
 """Early events: what happens to a workflow while somebody asks it is applied at the time of its own task."""
 
 import asyncio
+import contextlib
 import random
 import uuid
 from datetime import timedelta
@@ -8,6 +9,7 @@ from datetime import timedelta
 import pytest
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from shared.messages.json_value import decode_json
@@ -86,7 +88,8 @@ async def test_a_signal_that_meets_a_query_is_applied_at_the_time_of_its_task(cl
 async def ask(clocks: list[Clock], is_over: asyncio.Event) -> None:
     """Query one after the other."""
     while not is_over.is_set():
-        await random.choice(clocks).query("count")
+        with contextlib.suppress(RPCError):  # of several queries of a busy workflow the server keeps one
+            await random.choice(clocks).query("count")
 
 
 def find_flaws(history: WorkflowHistory) -> list[str]:
