@@ -1,9 +1,12 @@
 """The `webhook` handler against a real receiver on loopback: what it posts, and what each answer leads to."""
 
+import gzip
 import hashlib
 import hmac
 import json
 import logging
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_LE
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +26,7 @@ from tests.integration.web_site import NOW, Reply, Visit, WebSite
 
 H = timedelta(hours=1)
 AT = datetime(2026, 12, 1, 8, tzinfo=UTC)
+NOTICE = b"<br />\n<b>Notice</b>: Undefined index"  # what PHP writes before an answer
 
 
 @pytest.fixture
@@ -62,9 +66,7 @@ def said(**answer: Any) -> bytes:
 OUTCOMES: list[tuple[int, bytes, Any]] = [
     (204, b"", Done()),
     (200, b"", Done()),
-    (200, b"ok", Done()),
-    (200, b"null", Done()),
-    (200, b"{}", Done()),
+    (200, b" \r\n", Done()),
     (201, said(done={"sum": 5}), Done({"sum": 5})),
     (200, said(done=None), Done()),
     (200, said(again={"after": "PT1H"}), Again(after=H)),
@@ -87,7 +89,7 @@ OUTCOMES: list[tuple[int, bytes, Any]] = [
 
 @pytest.mark.parametrize(("status", "body", "outcome"), OUTCOMES)
 async def test_an_answer_says_what_is_next(site: WebSite, status: int, body: bytes, outcome: object) -> None:
-    """In its body; a 2xx that says nothing is done."""
+    """The body says it, and a 2xx with an empty body is done."""
     site.pages["/"] = Reply(status, body)
 
     assert await post({"url": site.url("/")}) == outcome
@@ -130,7 +132,11 @@ async def test_one_answer_stops_a_host_for_a_day_at_most(site: WebSite) -> None:
     [
         (200, b'{"again":', "answer: is no JSON"),
         (200, b'{"done": 1, "done": 2}', "answer: "),
-        (200, said(agian={}), "answer.agian: is not a field of an answer; use one of again, done, reject, retry_after"),
+        (
+            200,
+            said(done=1, ok=True),
+            "answer.ok: is not a field of an answer; use one of again, done, reject, retry_after",
+        ),
         (200, said(done=1, again={"after": 5}), "answer: says done and again; say one thing"),
         (200, said(again=5), "answer.again: is no object"),
         (200, said(again={}), "answer.again: needs exactly one of after and at"),
@@ -177,6 +183,126 @@ async def test_an_answer_that_can_not_be_followed_fails_the_attempt(
 
     assert isinstance(found, RetryLater), found
     assert str(found).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "outcome"),
+    [
+        (200, said(again={"after": "PT1H"}), Again(after=H)),
+        (200, said(done=7), Done(7)),
+        (200, said(ok=True), Done()),
+        (200, b"", Done()),
+        (422, said(reject="no such customer"), Reject("no such customer")),
+    ],
+)
+async def test_a_byte_order_mark_before_an_answer_is_skipped(
+    site: WebSite, status: int, body: bytes, outcome: object
+) -> None:
+    """An answer that begins with the byte order mark of UTF-8 says the same as one without it."""
+    site.pages["/"] = Reply(status, BOM_UTF8 + body)
+
+    assert await post({"url": site.url("/")}) == outcome
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        said(ok=True),
+        said(status="success", id="0190", request_id="0190", attempt="0190"),  # Zapier
+        said(message="Workflow was started"),  # n8n
+        said(agian={"after": "PT1H"}),
+    ],
+)
+async def test_an_object_with_none_of_the_four_fields_means_that_the_message_is_delivered(
+    site: WebSite, body: bytes
+) -> None:
+    """A service that does not know dormice answers in its own words, and its message is done."""
+    site.pages["/"] = Reply(200, body)
+
+    assert await post({"url": site.url("/")}) == Done()
+    assert await post({"url": site.url("/"), "strict": False}) == Done()
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (said(agian={}), "answer.agian: is not a field of an answer; use one of again, done, reject, retry_after"),
+        (said(ok=True), "answer.ok: is not a field of an answer; use one of again, done, reject, retry_after"),
+        (b"{}", "answer: says nothing; use one of again, done, reject, retry_after"),
+    ],
+)
+async def test_the_strict_reading_takes_only_an_object_with_one_of_the_four_fields(
+    site: WebSite, body: bytes, problem: str
+) -> None:
+    """With `strict` a misspelt field fails the attempt; what dormice knows, and an empty body, are read as ever."""
+    site.pages = {"/": Reply(200, body), "/again": Reply(200, said(again={"after": "PT1H"})), "/empty": Reply(204)}
+
+    found = await post({"url": site.url("/"), "strict": True})
+    again = await post({"url": site.url("/again"), "strict": True})
+    empty = await post({"url": site.url("/empty"), "strict": True})
+
+    assert isinstance(found, RetryLater), found
+    assert str(found) == problem
+    assert (again, empty) == (Again(after=H), Done())
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "start"),
+    [
+        (NOTICE + said(done=1), "is no JSON (expecting value at character 1)", repr(f'{NOTICE.decode()}{{"done": 1}}')),
+        (said(done=1) + b"<hr>", "is no JSON (extra data at character 12)", """'{"done": 1}<hr>'"""),
+        (b'{"again":', "is no JSON (expecting value at character 10)", """'{"again":'"""),
+        (b'{"ok": 1, "ok": 2}', "is ambiguous (the key 'ok' is there twice)", """'{"ok": 1, "ok": 2}'"""),
+        (BOM_UTF16_LE + "{}".encode("utf-16-le"), "is not UTF-8 text (byte 1)", r"'��{\x00}\x00'"),
+        (b'[{"done": 1}]', "is no JSON object", """'[{"done": 1}]'"""),
+        (b"null", "is no JSON object", "'null'"),
+        (b'"done"', "is no JSON object", """'"done"'"""),
+        (b"ok", "is no JSON (expecting value at character 1)", "'ok'"),
+        (b"\x1b[31m\r\xff\xe2\x80\xae", "is not UTF-8 text (byte 7)", r"'\x1b[31m\r�\u202e'"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_fails_the_attempt_and_the_reason_shows_how_it_begins(
+    site: WebSite, body: bytes, problem: str, start: str
+) -> None:
+    """A receiver that is out of order never ends a message, and one line that is safe to print shows what it sent."""
+    site.pages["/"] = Reply(200, body)
+
+    found = await post({"url": site.url("/")})
+
+    assert isinstance(found, RetryLater), found
+    assert str(found) == f"answer: {problem}; send a JSON object or nothing, not {start}"
+    assert str(found).isprintable()
+
+
+async def test_a_reason_shows_only_the_first_characters_of_a_long_body(site: WebSite) -> None:
+    """A character of several bytes is shown whole or not at all."""
+    site.pages["/"] = Reply(200, "€".encode() * 1000)
+
+    found = await post({"url": site.url("/")})
+
+    assert str(found).endswith(f"not '{'€' * 80}'")
+
+
+async def test_a_content_coding_that_was_not_asked_for_fails_the_attempt(site: WebSite) -> None:
+    """It is named in the reason; gzip was asked for and is read, and a plain body is read whatever it is said to be."""
+    coded = said(again={"after": "PT1H"})
+    site.pages = {
+        "/deflate": Reply(200, zlib.compress(coded), {"Content-Encoding": "deflate"}),
+        "/twice": Reply(200, gzip.compress(gzip.compress(coded)), {"Content-Encoding": "gzip, gzip"}),
+        "/gzip": Reply(200, gzip.compress(coded), {"Content-Encoding": "gzip"}),
+        "/plain": Reply(200, coded, {"Content-Encoding": "utf-8"}),
+    }
+
+    found = {name: await post({"url": site.url(name)}) for name in site.pages}
+
+    assert isinstance(found["/deflate"], RetryLater)
+    assert str(found["/deflate"]).startswith(
+        "answer: has the content coding 'deflate', which was not asked for; send a JSON object or nothing, not 'x"
+    )
+    assert isinstance(found["/twice"], RetryLater)
+    assert str(found["/twice"]).startswith("answer: has the content coding 'gzip, gzip', which was not asked for; ")
+    assert (found["/gzip"], found["/plain"]) == (Again(after=H), Again(after=H))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """What a webhook's answer says is next, read into an outcome; each flaw is a sentence that names the field."""
 
 import math
+from codecs import BOM_UTF8
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -16,12 +18,28 @@ from shared.messages.timespan import HORIZON, parse_moment
 WORDS = ("again", "done", "reject", "retry_after")
 REFUSALS = ("reject", "retry_after")  # what an answer with another status than 2xx may say
 AGAIN_FIELDS = ("after", "at", "earliest", "tolerance", "data", "reason", "lane")
+CODINGS = ("", "identity", "gzip", "x-gzip")  # of the content: none, or the one that was asked for
+START_MAX = 80  # characters of a body that a reason shows
 
 _DURATION = TypeAdapter(timedelta)
 
 
 class InvalidAnswer(RetryLater):
     """An answer that can't be followed: a failed attempt, because whoever wrote it may mend it meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookAnswer:
+    """What a webhook replied: names of headers are in lower case, and gzip in the body is decoded."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether its status is 2xx."""
+        return 200 <= self.status < 300
 
 
 class Pause(NamedTuple):
@@ -31,46 +49,77 @@ class Pause(NamedTuple):
 
 
 def read_answer(
-    body: bytes, payload: Mapping[str, Any], payload_max_bytes: int
+    answer: WebhookAnswer, payload: Mapping[str, Any], payload_max_bytes: int, *, is_strict: bool
 ) -> Again | Done | Reject | Pause | None:
-    """Read the body of an answer with status 2xx; None where it says nothing. Raises InvalidAnswer."""
-    said = _read_object(body)
-    if not said:
-        return None
-    if unknown := [name for name in said if name not in WORDS]:
-        raise InvalidAnswer(f"answer.{unknown[0][:40]}: is not a field of an answer; use one of {', '.join(WORDS)}")
-    if len(said) > 1:
-        raise InvalidAnswer(f"answer: says {' and '.join(said)}; say one thing")
-    if "done" in said:
-        if flaw := find_flaw(said["done"]) or find_size_flaw(said["done"], payload_max_bytes):
-            raise InvalidAnswer(f"answer.done: {flaw}")
-        return Done(said["done"])
-    return _read_again(said["again"], payload, payload_max_bytes) if "again" in said else _read_refusal(said)
+    """Read what an answer says is next; None where only its status tells. Raises InvalidAnswer."""
+    if not answer.is_success:
+        return _read_failure(answer)
+
+    # a receiver with nothing to say, and a program whose files begin with a byte order mark
+    if not answer.body.removeprefix(BOM_UTF8).strip():
+        return Done()
+
+    said = _read_object(answer)
+    if not is_strict and not any(name in WORDS for name in said):
+        return Done()  # the answer of a service that does not know dormice: it has the message
+
+    return _follow(said, payload, payload_max_bytes)
 
 
-def read_refusal(body: bytes) -> Reject | Pause | None:
-    """Read the body of an answer with another status; None where it says neither `reject` nor `retry_after`."""
+def _read_failure(answer: WebhookAnswer) -> Reject | Pause | None:
     try:
-        said = _read_object(body)
+        said = _read_object(answer)
     except InvalidAnswer:  # the page of some proxy
         return None
     return _read_refusal({name: said[name] for name in REFUSALS if name in said})
+
+
+def _read_object(answer: WebhookAnswer) -> Mapping[str, Any]:
+    """Parse the body, whatever its Content-Type; raises InvalidAnswer with its first characters if it is no object."""
+    try:
+        value = parse_json(answer.body)
+    except ValueError as exc:
+        flaw = str(exc)
+    else:
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        flaw = "is no JSON object"
+
+    # asked last: some servers name a character set here, before a body that is plain
+    coding = answer.headers.get("content-encoding", "")
+    if coding.strip().lower() not in CODINGS:
+        flaw = f"has the content coding {_show(coding)}, which was not asked for"
+    raise InvalidAnswer(f"answer: {flaw}; send a JSON object or nothing, not {_show_start(answer.body)}")
+
+
+def _follow(
+    said: Mapping[str, Any], payload: Mapping[str, Any], payload_max_bytes: int
+) -> Again | Done | Reject | Pause | None:
+    known = ", ".join(WORDS)
+    if unknown := [name for name in said if name not in WORDS]:
+        raise InvalidAnswer(f"answer.{unknown[0][:40]}: is not a field of an answer; use one of {known}")
+    if not said:
+        raise InvalidAnswer(f"answer: says nothing; use one of {known}")
+    if len(said) > 1:
+        raise InvalidAnswer(f"answer: says {' and '.join(said)}; say one thing")
+
+    if "again" in said:
+        return _read_again(said["again"], payload, payload_max_bytes)
+    if "done" in said:
+        return _read_done(said["done"], payload_max_bytes)
+    return _read_refusal(said)
+
+
+def _read_done(result: Any, payload_max_bytes: int) -> Done:
+    if flaw := find_flaw(result) or find_size_flaw(result, payload_max_bytes):
+        raise InvalidAnswer(f"answer.done: {flaw}")
+    return Done(result)
 
 
 def _read_refusal(said: Mapping[str, Any]) -> Reject | Pause | None:
     if "reject" in said:
         return Reject(_read_text(said["reject"], "answer.reject") or "rejected by the webhook")
     return Pause(_read_duration(said["retry_after"], "answer.retry_after")) if said else None
-
-
-def _read_object(body: bytes) -> Mapping[str, Any]:
-    """Parse the body if it is an object; any other says nothing, whatever its Content-Type."""
-    if not body.lstrip().startswith(b"{"):
-        return {}
-    try:
-        return parse_json(body)
-    except ValueError as exc:
-        raise InvalidAnswer(f"answer: {exc}; write JSON") from exc
 
 
 def _read_again(value: Any, payload: Mapping[str, Any], payload_max_bytes: int) -> Again:
@@ -138,3 +187,9 @@ def _read_text(value: Any, where: str) -> str:
 
 def _show(value: Any) -> str:
     return repr(value)[:60]
+
+
+def _show_start(body: bytes) -> str:
+    """Quote the first characters of a body; those that can't be printed, or are not UTF-8, are replaced."""
+    text = body[: 4 * START_MAX].decode(errors="replace")  # a character has four bytes at most
+    return repr(text[:START_MAX])

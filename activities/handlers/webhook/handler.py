@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import timedelta
 
 import httpx
@@ -11,7 +10,7 @@ from activities.api.context import Context
 from activities.api.handler import handler
 from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 from activities.handlers.host_gate import TRANSIENT, find_host_gate, name_host_gate
-from activities.handlers.webhook.answer import Pause, read_answer, read_refusal
+from activities.handlers.webhook.answer import Pause, WebhookAnswer, read_answer
 from activities.handlers.webhook.request import (
     PayloadRefused,
     WebhookPlan,
@@ -31,13 +30,6 @@ GATE_MAX = timedelta(days=1)  # longest time that one answer stops all messages 
 ATTEMPTS, BACKOFF = 12, timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True)
-class _Response:
-    status: int
-    headers: httpx.Headers
-    body: bytes
-
-
 @handler("webhook", lane="short", max_attempts=ATTEMPTS, backoff=BACKOFF, gate=find_host_gate)
 async def webhook(message: Message, ctx: Context) -> Again | Done | Reject:
     """Post the message to a URL and do what the answer says: again, done, reject or retry later.
@@ -51,7 +43,7 @@ async def webhook(message: Message, ctx: Context) -> Again | Done | Reject:
     limit = ctx.settings.http_timeout if message.lane == "short" else LANES[message.lane].handler_timeout
     try:
         async with asyncio.timeout(limit.total_seconds()):
-            response = await _post(plan, message, ctx, limit)
+            answer = await _post(plan, message, ctx, limit)
     except InvalidSetting as exc:
         raise RetryAfter(KEY_DELAY, str(exc)) from exc
     except GiveUp as exc:  # from the guard, which does not know the URL
@@ -60,14 +52,14 @@ async def webhook(message: Message, ctx: Context) -> Again | Done | Reject:
         raise RetryLater(f"no answer within {limit.total_seconds():g} s; {_advise(message.lane)}") from exc
     except httpx.TransportError as exc:
         raise RetryLater(f"no whole answer ({type(exc).__name__}: {exc}); it will be posted again") from exc
-    return _decide(plan, response, message, ctx)
+    return _decide(plan, answer, message, ctx)
 
 
 def _advise(lane: str) -> str:
     return "answer sooner, raise DORMICE_HTTP_TIMEOUT, or use the lane medium" if lane == "short" else "answer sooner"
 
 
-async def _post(plan: WebhookPlan, message: Message, ctx: Context, limit: timedelta) -> _Response:
+async def _post(plan: WebhookPlan, message: Message, ctx: Context, limit: timedelta) -> WebhookAnswer:
     body = write_body(plan, message, ctx)
     request = ctx.http.build_request(
         "POST",
@@ -78,7 +70,7 @@ async def _post(plan: WebhookPlan, message: Message, ctx: Context, limit: timede
     )
     response = await ctx.http.send(request, stream=True, follow_redirects=False)
     async with aclosing(response):
-        return _Response(response.status_code, response.headers, await _read_body(response, ctx))
+        return WebhookAnswer(response.status_code, dict(response.headers), await _read_body(response, ctx))
 
 
 async def _read_body(response: httpx.Response, ctx: Context) -> bytes:
@@ -94,23 +86,22 @@ async def _read_body(response: httpx.Response, ctx: Context) -> bytes:
     return bytes(body)
 
 
-def _decide(plan: WebhookPlan, response: _Response, message: Message, ctx: Context) -> Again | Done | Reject:
-    status = response.status
-    if httpx.codes.is_success(status):
-        said = read_answer(response.body, message.payload, ctx.settings.payload_max_bytes) or Done()
-    else:
-        said = read_refusal(response.body) or _read_status(plan, response, ctx)
+def _decide(plan: WebhookPlan, answer: WebhookAnswer, message: Message, ctx: Context) -> Again | Done | Reject:
+    status = answer.status
+    said = read_answer(answer, message.payload, ctx.settings.payload_max_bytes, is_strict=plan.is_strict)
+    if said is None:
+        said = _read_status(plan, answer, ctx)
     if isinstance(said, Pause):
         gate = name_host_gate(plan.url) if status == 429 else ""  # any other may concern this message alone
         raise RetryAfter(said.delay, f"asked to wait, {status}", gate=gate, gate_delay=min(said.delay, GATE_MAX))
     return said
 
 
-def _read_status(plan: WebhookPlan, response: _Response, ctx: Context) -> Reject | Pause:
+def _read_status(plan: WebhookPlan, answer: WebhookAnswer, ctx: Context) -> Reject | Pause:
     """Decide by the status alone; raises RetryLater for a failed attempt."""
-    status = response.status
+    status = answer.status
     if status in TRANSIENT or status >= 500:
-        wait = read_retry_after(response.headers.get("retry-after", ""), ctx.started_at)
+        wait = read_retry_after(answer.headers.get("retry-after", ""), ctx.started_at)
         if wait is None:
             raise RetryLater(f"answered {status}; it will be posted again")
         return Pause(wait)

@@ -26,7 +26,7 @@ KEYS_MAX = 2  # the present key, and while it is replaced the other one
 KEY_MIN_CHARACTERS = 16
 SIGNATURE_HEADER = "Dormice-Signature"
 SCHEMA_VERSION = 1
-FIELDS = ("url", "data", "headers")
+FIELDS = ("url", "data", "headers", "strict")
 
 _PLAIN = "!#$&'()*+,/:;=?@[]|"  # what an idempotency key keeps in a header, beside letters, digits and "_.-~"
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.6.2
@@ -43,11 +43,12 @@ class PayloadRefused(GiveUp):
 
 @dataclass(frozen=True, slots=True)
 class WebhookPlan:
-    """What a payload asks for."""
+    """What a payload asks for; `is_strict` is about how the answer is read."""
 
     url: httpx.URL
     data: Any
     headers: Mapping[str, str]
+    is_strict: bool
 
 
 def read_plan(payload: Any) -> WebhookPlan:
@@ -63,7 +64,7 @@ def read_plan(payload: Any) -> WebhookPlan:
         url = read_url(given["url"])
     except AddressRefused as exc:
         raise PayloadRefused(f"payload.url: {exc}") from exc
-    return WebhookPlan(url, given.get("data"), _read_headers(given.get("headers")))
+    return WebhookPlan(url, given.get("data"), _read_headers(given.get("headers")), _read_strict(given))
 
 
 def _read_headers(given: Any) -> Mapping[str, str]:
@@ -80,6 +81,13 @@ def _read_headers(given: Any) -> Mapping[str, str]:
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise PayloadRefused(f"{where}: is no value of a header; give a string of printable ASCII")
     return cast("Mapping[str, str]", given)
+
+
+def _read_strict(given: Mapping[str, Any]) -> bool:
+    value = given.get("strict", False)
+    if not isinstance(value, bool):
+        raise PayloadRefused(f"payload.strict: is {repr(value)[:60]}; give true or false")
+    return value
 
 
 def write_body(plan: WebhookPlan, message: Message, ctx: Context) -> bytes:
