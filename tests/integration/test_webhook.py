@@ -224,6 +224,17 @@ async def test_an_object_with_none_of_the_four_fields_means_that_the_message_is_
     assert await post({"url": site.url("/"), "strict": False}) == Done()
 
 
+@pytest.mark.parametrize("body", [b"ok", b"OK\r\n", b"Accepted.", b"\xef\xbb\xbftrue", b"1", b'"received"'])
+async def test_one_word_of_a_receipt_is_done_unless_the_payload_asks_for_the_strict_reading(
+    site: WebSite, body: bytes
+) -> None:
+    """A service that acknowledges in plain text has the message; posting it again would only repeat it."""
+    site.pages["/"] = Reply(200, body)
+
+    assert await post({"url": site.url("/")}) == Done()
+    assert isinstance(await post({"url": site.url("/"), "strict": True}), RetryLater)
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -258,7 +269,8 @@ async def test_the_strict_reading_takes_only_an_object_with_one_of_the_four_fiel
         (b'[{"done": 1}]', "is no JSON object", """'[{"done": 1}]'"""),
         (b"null", "is no JSON object", "'null'"),
         (b'"done"', "is no JSON object", """'"done"'"""),
-        (b"ok", "is no JSON (expecting value at character 1)", "'ok'"),
+        (b"failed", "is no JSON (expecting value at character 1)", "'failed'"),
+        (b"false", "is no JSON object", "'false'"),
         (b"\x1b[31m\r\xff\xe2\x80\xae", "is not UTF-8 text (byte 7)", r"'\x1b[31m\r�\u202e'"),
     ],
 )

@@ -21,6 +21,9 @@ AGAIN_FIELDS = ("after", "at", "earliest", "tolerance", "data", "reason", "lane"
 CODINGS = ("", "identity", "gzip", "x-gzip")  # of the content: none, or the one that was asked for
 START_MAX = 80  # characters of a body that a reason shows
 
+ACKNOWLEDGEMENTS = frozenset({"ok", "okay", "success", "accepted", "received", "queued", "delivered", "true", "1"})
+"""What services write that answer in plain text, as Slack does: they have the message."""
+
 _DURATION = TypeAdapter(timedelta)
 
 
@@ -56,7 +59,8 @@ def read_answer(
         return _read_failure(answer)
 
     # a receiver with nothing to say, and a program whose files begin with a byte order mark
-    if not answer.body.removeprefix(BOM_UTF8).strip():
+    text = answer.body.removeprefix(BOM_UTF8).strip()
+    if not text or (not is_strict and _is_acknowledgement(text)):
         return Done()
 
     said = _read_object(answer)
@@ -64,6 +68,11 @@ def read_answer(
         return Done()  # the answer of a service that does not know dormice: it has the message
 
     return _follow(said, payload, payload_max_bytes)
+
+
+def _is_acknowledgement(text: bytes) -> bool:
+    word = text.strip(b'".!').lower()
+    return word.isascii() and word.decode() in ACKNOWLEDGEMENTS
 
 
 def _read_failure(answer: WebhookAnswer) -> Reject | Pause | None:
