@@ -132,6 +132,7 @@ class Settings:
         (), "Bridges that the operations page asks how they are, HOST:PORT of their --health-port, comma-separated."
     )
     http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
+    http_at_once: int = _setting(8, "Requests of one worker process to one host at once, by http and webhook.", 1)
     http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
     http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)
     webhook_key_file: str = _setting(

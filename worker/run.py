@@ -164,7 +164,7 @@ async def run_workers(
         events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
         gates, limits = Gates(prefix), Limits(prefix)
-        if any(handler.limit is not None for handler in plan.registry.values()):
+        if any(each.limit is not None and not each.limit.is_per_process for each in plan.registry.values()):
             await stack.enter_async_context(_build_limits_worker(client, plan))
             stack.push_async_callback(limits.close)
         dispatch = Dispatch(

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -16,7 +17,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from shared.keepers import limits
-from shared.keepers.limits import EndedLease, Pace, TurnRequest, TurnResponse
+from shared.keepers.limits import EndedLease, Pace, ShardTurns, TurnRequest, TurnResponse
 from shared.messages.message import Outcome, Turn, clip_reason
 from shared.temporal.connect import is_missing
 
@@ -63,9 +64,10 @@ class _Lease:
     Else each call would wait until the end of another had been told and answered, a quarter of a second or more.
     """
 
-    def __init__(self, shard: "_Shard", key: str, pace: Pace, until: float) -> None:
-        self._shard = shard
+    def __init__(self, count: "_Count", key: str, pace: Pace, until: float) -> None:
+        self._count = count
         self._key = key
+        self.pace = pace
         self._until = until
         self._usable_until = until - (pace.lease - limits.LEASE_MARGIN_SECONDS) - CLOCK_SECONDS
         self._is_counted_alone = not pace.interval
@@ -83,10 +85,10 @@ class _Lease:
 
     def pass_on(self) -> None:
         """Let the next call of the key begin; without one, give this back with the next request."""
-        if self.is_usable and self._shard.wake_next(self._key, self):
+        if self.is_usable and self._count.wake_next(self._key, self.pace, self):
             self._passed_on += 1
         else:
-            self._shard.end_lease(self._key, self)
+            self._count.end_lease(self._key, self)
 
     @property
     def is_usable(self) -> bool:
@@ -95,7 +97,7 @@ class _Lease:
 
     def to_end(self) -> EndedLease:
         """Give what the workflow is told when it gets this back."""
-        seconds = (time.monotonic() - self._begun_at + EVERY_SECONDS) / max(self._calls, 1)
+        seconds = (time.monotonic() - self._begun_at + self._count.late_seconds) / max(self._calls, 1)
         return EndedLease(self._key, self._until, round(seconds, 3), self._passed_on)
 
 
@@ -109,37 +111,44 @@ class _Want:
         self.answer = asyncio.get_running_loop().create_future()
 
 
-class _Shard:
-    """Asks one of the workflows that keep turns, for all calls of this process, one request at a time."""
+class _Count(ABC):
+    """Who may call: gives turns to the calls of this process, and passes leases on among them."""
 
-    def __init__(self, workflow_id: str, task_queue: str) -> None:
-        self._id = workflow_id
-        self._task_queue = task_queue
-        self._wants: dict[tuple[str, Pace], list[_Want]] = {}
-        self._ended: list[EndedLease] = []
-        self._idle: dict[str, list[_Lease]] = {}
-        self._sent_at = self._closed_until = -math.inf
-        self._failures = 0
-        self.sending: asyncio.Task[None] | None = None
+    again_seconds = 0.0
+    """In how many seconds a message asks again that got no answer."""
+
+    late_seconds = 0.0
+    """How long it takes until a lease that is given back is free for another."""
+
+    def __init__(self) -> None:
         self._leases: Counter[str] = Counter()  # leases that this process holds, by key
-        self._in_line: dict[str, deque[asyncio.Future[_Lease]]] = {}
+        # a lease goes on to calls of the same pace only: others may be fewer at once, or take longer
+        self._in_line: dict[tuple[str, Pace], deque[asyncio.Future[_Lease]]] = {}
 
+    @abstractmethod
     async def take_turn(self, key: str, pace: Pace, position: float) -> _Granted | _Later:
-        """Wait for an answer for one call; raises TimeoutError if there is none within `ASK_SECONDS`."""
-        if asyncio.get_running_loop().time() < self._closed_until:
-            raise TimeoutError
-        want = _Want(position)
-        self._wants.setdefault((key, pace), []).append(want)
-        self._begin_sending()
-        async with asyncio.timeout(ASK_SECONDS):
-            return await want.answer
+        """Give a call its turn or a place in line; raises TimeoutError if nobody can tell."""
 
-    async def await_lease(self, key: str) -> _Lease | None:
+    @abstractmethod
+    def take_idle(self, key: str, pace: Pace) -> _Lease | None:
+        """Take a lease that is about to be given back; None if there is none that lasts for another call."""
+
+    @abstractmethod
+    def end_lease(self, key: str, lease: _Lease) -> None:
+        """Take a lease back that no call of this process goes on with."""
+
+    def find_room(self, key: str) -> float:  # noqa: ARG002 — the shape of a count
+        """Give how many calls of a key may wait in this process for a lease that is passed on."""
+        return math.inf
+
+    async def await_lease(self, key: str, pace: Pace) -> _Lease | None:
         """Wait a little for a lease that a call of this process passes on; None if it holds none, or passes none on."""
-        if not self._leases[key]:
+        line = self._in_line.get((key, pace), ())
+        if key not in self._leases or len(line) >= self.find_room(key):
             return None
         turn: asyncio.Future[_Lease] = asyncio.get_running_loop().create_future()
-        self._in_line.setdefault(key, deque()).append(turn)
+        line = self._in_line.setdefault((key, pace), deque())
+        line.append(turn)
         try:
             async with asyncio.timeout(PASS_ON_SECONDS):
                 return await asyncio.shield(turn)
@@ -151,22 +160,108 @@ class _Shard:
             raise
         finally:
             turn.cancel()  # so that nothing is passed on to nobody
+            with contextlib.suppress(ValueError):  # it had its turn
+                line.remove(turn)
+            if not line and self._in_line.get((key, pace)) is line:
+                del self._in_line[key, pace]
 
-    def wake_next(self, key: str, lease: _Lease) -> bool:
+    def wake_next(self, key: str, pace: Pace, lease: _Lease) -> bool:
         """Pass a lease on to the call that has waited for longest; return whether there was one."""
-        line = self._in_line.get(key, deque())
+        line = self._in_line.get((key, pace), deque())
         while line:
             turn = line.popleft()
             if not turn.done():
                 turn.set_result(lease)
                 return True
-        self._in_line.pop(key, None)
+        self._in_line.pop((key, pace), None)
         return False
 
-    def take_idle(self, key: str) -> _Lease | None:
+    def _begin_lease(self, key: str, pace: Pace, until: float) -> _Lease | None:
+        if not until:
+            return None
+        self._leases[key] += 1
+        return _Lease(self, key, pace, until)
+
+    def _let_go(self, key: str) -> None:
+        self._leases[key] -= 1
+        if not self._leases[key]:
+            del self._leases[key]
+
+
+class _LocalCount(_Count):
+    """Counts the calls of this process alone, in its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns = ShardTurns({})
+        self._moved_at: dict[str, float] = {}  # when a call of a key has last begun or ended, by the monotonic clock
+
+    async def take_turn(self, key: str, pace: Pace, position: float) -> _Granted | _Later:
+        """Answer at once."""
+        now, is_new = time.time(), math.isinf(position)
+        self._turns.forget_rested(now)
+        request = TurnRequest(key, pace, [] if is_new else [position], int(is_new))
+        answer = self._turns.answer(request, now)
+        if answer.slots:
+            self._moved_at[key] = time.monotonic()
+            return _Granted(answer.slots[0], self._begin_lease(key, pace, answer.lease_until))
+        return _Later(*answer.later[0])
+
+    def wake_next(self, key: str, pace: Pace, lease: _Lease) -> bool:
+        """Pass a lease on, and note that the key's calls move."""
+        self._moved_at[key] = time.monotonic()
+        return super().wake_next(key, pace, lease)
+
+    def find_room(self, key: str) -> float:
+        """Let wait as many as will have their turn in that time; each holds the place of a call of another key.
+
+        When the key's calls have begun to hang, their usual length says nothing.
+        """
+        stood_still = time.monotonic() - self._moved_at.get(key, 0.0)
+        return PASS_ON_SECONDS * self._leases[key] / max(self._turns.find_hold(key), stood_still)
+
+    def take_idle(self, key: str, pace: Pace) -> _Lease | None:  # noqa: ARG002 — what is given back is free at once
+        """Find none: a lease is counted until it is given back, and no longer."""
+        return None
+
+    def end_lease(self, key: str, lease: _Lease) -> None:
+        """Take it back at once."""
+        self._let_go(key)
+        self._turns.end_lease(lease.to_end())
+        if key not in self._leases:
+            self._moved_at.pop(key, None)
+
+
+class _Shard(_Count):
+    """Asks one of the workflows that keep turns, for all calls of this process, one request at a time."""
+
+    late_seconds = EVERY_SECONDS
+
+    def __init__(self, workflow_id: str, task_queue: str) -> None:
+        super().__init__()
+        self._id = workflow_id
+        self._task_queue = task_queue
+        self._wants: dict[tuple[str, Pace], list[_Want]] = {}
+        self._ended: list[EndedLease] = []
+        self._idle: dict[str, list[_Lease]] = {}
+        self._sent_at = self._closed_until = -math.inf
+        self._failures = 0
+        self.sending: asyncio.Task[None] | None = None
+
+    async def take_turn(self, key: str, pace: Pace, position: float) -> _Granted | _Later:
+        """Wait for an answer for one call; raises TimeoutError if there is none within `ASK_SECONDS`."""
+        if asyncio.get_running_loop().time() < self._closed_until:
+            raise TimeoutError
+        want = _Want(position)
+        self._wants.setdefault((key, pace), []).append(want)
+        self._begin_sending()
+        async with asyncio.timeout(ASK_SECONDS):
+            return await want.answer
+
+    def take_idle(self, key: str, pace: Pace) -> _Lease | None:
         """Take a lease that is about to be given back; None if there is none that lasts for another call."""
         idle = self._idle.get(key, [])
-        lease = next((each for each in idle if each.is_usable), None)
+        lease = next((each for each in idle if each.pace == pace and each.is_usable), None)
         if lease is not None:
             idle.remove(lease)
             self._leases[key] += 1
@@ -174,15 +269,13 @@ class _Shard:
 
     def end_lease(self, key: str, lease: _Lease) -> None:
         """Give a lease back with the next request."""
-        self._leases[key] -= 1
-        if not self._leases[key]:
-            del self._leases[key]
+        self._let_go(key)
         self._idle.setdefault(key, []).append(lease)
         if asyncio.get_running_loop().time() >= self._closed_until:
             self._begin_sending()
 
     @property
-    def again_seconds(self) -> float:
+    def again_seconds(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] — it grows with failures
         """In how many seconds a message asks again that got no answer."""
         return min(AGAIN_LEAST * 2.0 ** min(max(self._failures - 1, 0), 10), AGAIN_MAX)
 
@@ -251,12 +344,6 @@ class _Shard:
             elif isinstance(place, _Granted) and place.lease:  # its call was cancelled, or waits no longer
                 place.lease.pass_on()
 
-    def _begin_lease(self, key: str, pace: Pace, until: float) -> _Lease | None:
-        if not until:
-            return None
-        self._leases[key] += 1
-        return _Lease(self, key, pace, until)
-
 
 class Limits:
     """Who may call now, shared by all handlers of one process. The methods work only in activities."""
@@ -264,13 +351,15 @@ class Limits:
     def __init__(self, prefix: str) -> None:
         queue = limits.limits_queue(prefix)
         self._shards = [_Shard(limits.limits_workflow_id(prefix, n), queue) for n in range(limits.SHARDS)]
+        self._local = _LocalCount()
 
     async def admit(
-        self, function: Function, key: str, pace: Pace, grace: float, held: Sequence[Any]
+        self, function: Function, key: str, pace: Pace, grace: float, held: Sequence[Any], *, is_local: bool = False
     ) -> Function | Outcome:
         """Give the function to call if it is a message's turn, else the outcome of one that waits.
 
         `held` is the turn that the message came with. Without an answer it keeps what it has, and asks again later.
+        `is_local` counts the calls of this process alone.
         """
         digest = limits.digest_key(key)
         turn = Turn.load(held) if held else None
@@ -284,23 +373,23 @@ class Limits:
             if now <= turn.moment + grace:
                 return function
 
-        shard = self._shards[limits.shard_of(digest)]
-        lease = shard.take_idle(digest)
+        count = self._local if is_local else self._shards[limits.shard_of(digest)]
+        lease = count.take_idle(digest, pace)
         if lease is not None:
             return _with(lease, function)
         try:
-            place = await shard.take_turn(digest, pace, math.inf if turn is None else turn.moment)
+            place = await count.take_turn(digest, pace, math.inf if turn is None else turn.moment)
         except TimeoutError:
-            return _wait_for_answer(key, shard.again_seconds)
-        return await self._take_place(function, place, shard, key=key, pace=pace, grace=grace)
+            return _wait_for_answer(key, count.again_seconds)
+        return await self._take_place(function, place, count, key=key, pace=pace, grace=grace)
 
     async def _take_place(
-        self, function: Function, place: _Granted | _Later, shard: _Shard, *, key: str, pace: Pace, grace: float
+        self, function: Function, place: _Granted | _Later, count: _Count, *, key: str, pace: Pace, grace: float
     ) -> Function | Outcome:
         """Give the function to call, or the outcome of a message that waits, by what the workflow has answered."""
         digest = limits.digest_key(key)
         if isinstance(place, _Later):
-            lease = await shard.await_lease(digest)
+            lease = await count.await_lease(digest, pace)
             if lease is not None:
                 return _with(lease, function)
             return _wait_in_line(key, Turn(place.position, is_slot=False, key=digest[:KEY_SHOWN]), place.look_at, pace)

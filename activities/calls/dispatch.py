@@ -268,8 +268,10 @@ class Dispatch:
         key = limit.key_of(message)
         if not key:
             return found.function
-        pace = limit.pace(found.timeout_on(call.lane))
-        return await self.limits.admit(found.function, key, pace, grace_of(limit.period), call.turn)
+        pace = limit.pace(found.timeout_on(call.lane), self.settings.http_at_once)
+        return await self.limits.admit(
+            found.function, key, pace, grace_of(limit.period), call.turn, is_local=limit.is_per_process
+        )
 
 
 async def _put_off_unknown(kind: str) -> Outcome:

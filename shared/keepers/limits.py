@@ -234,14 +234,24 @@ class ShardTurns:
 
     def take(self, wire: Mapping[str, Any], now: float) -> dict[str, Any]:
         """Answer a worker process, after its calls that have ended."""
-        for key, lease_until, seconds, passed_on in wire["ended"]:
-            turns = self._keys.get(key)
-            if turns is not None:
-                turns.end_lease(lease_until, seconds, passed_on)
-        self._forget(now)
-        return {"now": now, "answers": [_dump_answer(self._answer(each, now), now) for each in read_requests(wire)]}
+        for ended in wire["ended"]:
+            self.end_lease(EndedLease(*ended))
+        self.forget_rested(now)
+        return {"now": now, "answers": [_dump_answer(self.answer(each, now), now) for each in read_requests(wire)]}
 
-    def _answer(self, request: TurnRequest, now: float) -> TurnResponse:
+    def end_lease(self, lease: EndedLease) -> None:
+        """Take a lease back; one of a key that is at rest is over already."""
+        turns = self._keys.get(lease.key)
+        if turns is not None:
+            turns.end_lease(lease.until, lease.seconds, lease.passed_on)
+
+    def find_hold(self, key: str) -> float:
+        """Give how many seconds a call of a key takes, in the mean."""
+        turns = self._keys.get(key)
+        return max(HOLD_FIRST / 100 if turns is None else turns.hold, HOLD_FIRST / 100)
+
+    def answer(self, request: TurnRequest, now: float) -> TurnResponse:
+        """Give turns to the calls of one process that share a key."""
         turns = self._keys.get(request.key)
         if turns is None:
             if len(self._keys) >= KEYS_MAX:
@@ -250,7 +260,8 @@ class ShardTurns:
             turns = self._keys[request.key] = KeyTurns()
         return turns.take(request.pace, now, request.held, request.fresh)
 
-    def _forget(self, now: float) -> None:
+    def forget_rested(self, now: float) -> None:
+        """Forget the keys that are at rest, when there are many."""
         if len(self._keys) > self._forget_beyond:
             self._keys = {key: turns for key, turns in self._keys.items() if not turns.is_at_rest(now)}
             self._forget_beyond = min(max(2 * len(self._keys), KEYS_MAX // 2), KEYS_MAX - 1)
