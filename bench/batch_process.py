@@ -55,7 +55,12 @@ async def measure(io_seconds: float, rounds: int) -> dict[str, float]:
     settings, environment = Settings(), ActivityEnvironment()
     async with HttpClient(settings) as http:
         dispatch = Dispatch(
-            Registry([("bench", bench)]), settings, http, OpenGates("bench"), Limits("bench"), Telemetry(is_on=False)
+            Registry([("bench", bench)]),
+            settings,
+            http.get_session,
+            OpenGates("bench"),
+            Limits("bench"),
+            Telemetry(is_on=False),
         )
         batches = BatchDispatch(dispatch)
         tune_memory()

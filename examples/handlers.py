@@ -5,7 +5,7 @@ import random
 from datetime import timedelta
 
 from activities import Again, Context, Done, Message, Reject, handler
-from activities.handlers.http import http
+from activities.handlers.http.handler import http
 from examples.ledger import ledgered
 
 

@@ -21,7 +21,7 @@ from temporalio.client import Client
 from temporalio.runtime import MetricBuffer
 from temporalio.worker import Worker
 
-from activities.handlers.webhook.request import read_signing_keys
+from activities.handlers.webhook.signature import read_signing_keys
 from activities.registry import Registry, load_registry
 from shared.errors import DormiceError, InvalidSetting, RetryLater, ServerUnreachable
 from shared.lanes import LANES

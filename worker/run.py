@@ -168,7 +168,14 @@ async def run_workers(
             await stack.enter_async_context(_build_limits_worker(client, plan))
             stack.push_async_callback(limits.close)
         dispatch = Dispatch(
-            plan.registry, plan.settings, http, gates, limits, plan.telemetry, events=events, resources=resources
+            plan.registry,
+            plan.settings,
+            http.get_session,
+            gates,
+            limits,
+            plan.telemetry,
+            events=events,
+            resources=resources,
         )
         batches = BatchDispatch(dispatch)
         evictions = Evictions()

@@ -14,7 +14,7 @@ from shared.settings import Settings
 from shared.telemetry.spans import Span
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Context:
     due_at: datetime
     started_at: datetime
     settings: Settings
-    http: "httpx.AsyncClient"
+    get_session: Callable[[], "aiohttp.ClientSession"] = field(repr=False)
     logger: logging.LoggerAdapter[logging.Logger]
     beat: Callable[[], None] = field(default=no_heartbeat, repr=False)
     resources: Resources = field(default_factory=Resources, repr=False)
@@ -45,6 +45,11 @@ class Context:
     def lateness(self) -> timedelta:
         """How long after its due time this call began; zero when idle capacity ran it early."""
         return max(self.started_at - self.due_at, timedelta(0))
+
+    @property
+    def http(self) -> "aiohttp.ClientSession":
+        """The session that all handlers of the process share, which reaches public addresses only."""
+        return self.get_session()
 
     def heartbeat(self) -> None:
         """Say that the handler is alive, on medium and long lanes; raises nothing and may be called often."""
@@ -59,7 +64,11 @@ class Context:
 
 
 def build_context(
-    around: "CallContext", started_at: float, settings: Settings, http: "httpx.AsyncClient", resources: Resources
+    around: "CallContext",
+    started_at: float,
+    settings: Settings,
+    get_session: Callable[[], "aiohttp.ClientSession"],
+    resources: Resources,
 ) -> Context:
     """Make the context of a call; filled at once, in half of the time that the constructor of a frozen class takes."""
     call, context = around.call, object.__new__(Context)
@@ -69,7 +78,7 @@ def build_context(
         due_at=datetime.fromtimestamp(call.due_at, UTC),
         started_at=datetime.fromtimestamp(started_at, UTC),
         settings=settings,
-        http=http,
+        get_session=get_session,
         logger=HandlerLogger(around),
         beat=around.beat,
         resources=resources,

@@ -99,8 +99,9 @@ def handler(
 
         @handler("feed", lane="short", max_attempts=5)
         async def poll(message: Message, ctx: Context) -> Again:
-            answer = await ctx.http.get(message.payload["url"])
-            return Again(after=timedelta(hours=6), reason=f"status {answer.status_code}")
+            async with ctx.http.get(message.payload["url"]) as answer:
+                await answer.read()
+            return Again(after=timedelta(hours=6), reason=f"status {answer.status}")
     """
     where = f"handler {kind!r}"
     _check_places(where, kind, lane, gate)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
@@ -23,7 +23,6 @@ from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
 from activities.calls.heartbeats import beating
 from activities.calls.hooks import call_hook, describe_error
-from activities.http.client import HttpClient
 from activities.registry import Registry
 from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, is_parking, record_cycle
 from shared.errors import InvalidOutcome
@@ -39,6 +38,9 @@ from shared.telemetry.metrics import AT_WORK, PARKED
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN
 
+if TYPE_CHECKING:
+    import aiohttp
+
 logger = logging.getLogger(__name__)
 
 DISPATCH = "run_handler"
@@ -51,7 +53,7 @@ class Dispatch:
 
     registry: Registry
     settings: Settings
-    http: HttpClient
+    get_session: Callable[[], "aiohttp.ClientSession"]  # of `ctx.http`
     gates: Gates
     limits: Limits
     telemetry: Telemetry
@@ -142,7 +144,7 @@ class Dispatch:
             announcements.append(self.events.report(around.call, outcome, started_at, spread))
         found = self.registry.get(around.call.kind)
         if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
-            context = partial(build_context, around, started_at, self.settings, self.http.client, self.resources)
+            context = partial(build_context, around, started_at, self.settings, self.get_session, self.resources)
             announcements.append(call_hook(found, found.on_parked, around, context, outcome.reason))
         try:
             if announcements:
@@ -232,7 +234,7 @@ class Dispatch:
                 function = await self._take_turn(found, found.limit, message, call)
                 if isinstance(function, Outcome):
                     return function
-            context = build_context(around, started_at, self.settings, self.http.client, self.resources)
+            context = build_context(around, started_at, self.settings, self.get_session, self.resources)
             with around.span.around(), deadlines.begin():
                 returned = await function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():

@@ -1,9 +1,8 @@
 """Messages and contexts for one call of a handler in a test."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from activities.api.context import CallContext, Context, build_context, no_heartbeat
 from activities.api.handler import Handler
@@ -12,6 +11,9 @@ from activities.api.resources import Resources
 from shared.messages.message import HandlerCall
 from shared.settings import Settings
 from shared.telemetry.spans import NO_SPAN
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 def make_message(
@@ -45,13 +47,14 @@ def make_context(
     due_at: datetime | None = None,
     started_at: datetime | None = None,
     settings: Settings | None = None,
-    http: httpx.AsyncClient | None = None,
+    http: "aiohttp.ClientSession | None" = None,
     resources: Resources | None = None,
 ) -> Context:
     """Make the context of one call; its idempotency key is that of `message`.
 
     `started_at` is now when left out, and `due_at` is `started_at`. Without `http`, every request raises
-    `httpx.ConnectError`, so that no test reaches a network by accident. `resources` are what `ctx.shared` opens.
+    `aiohttp.ClientConnectionError`, so that no test reaches a network by accident; `open_site` gives one. `resources`
+    are what `ctx.shared` opens.
     """
     started = (started_at or due_at or datetime.now(UTC)).timestamp()
     about = message or Message(kind="test", id="1", version=0, lane="short", payload=None)
@@ -67,15 +70,21 @@ def make_context(
     )
     around = CallContext(call, no_heartbeat, NO_SPAN)
     shared = Resources() if resources is None else resources
-    return build_context(around, started, settings or Settings(), http or refusing_client(), shared)
+    return build_context(around, started, settings or Settings(), give_or_refuse(http), shared)
 
 
-def refusing_client() -> httpx.AsyncClient:
-    """Make a client whose requests all fail, with a sentence that says how to give answers."""
-    return httpx.AsyncClient(transport=httpx.MockTransport(_refuse), trust_env=False)
+def give_or_refuse(session: "aiohttp.ClientSession | None") -> Callable[[], "aiohttp.ClientSession"]:
+    """Give what finds a session for a handler; without one, each use of it fails with a sentence that says what to do.
 
+    It raises what aiohttp raises where nothing answers.
+    """
 
-def _refuse(request: httpx.Request) -> httpx.Response:
-    raise httpx.ConnectError(
-        f"nothing answers {request.url} in this test; give http=httpx.AsyncClient(transport=httpx.MockTransport(…))"
-    )
+    def get_session() -> "aiohttp.ClientSession":
+        if session is not None:
+            return session
+
+        import aiohttp  # noqa: PLC0415 — loads for a quarter of a second, and few handlers' tests need it
+
+        raise aiohttp.ClientConnectionError("no site answers in this test; give http=, a session of open_site")
+
+    return get_session

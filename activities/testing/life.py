@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from temporalio.testing import ActivityEnvironment
 
 from activities.admission.gates import Gates
@@ -14,9 +13,8 @@ from activities.api.handler import Handler
 from activities.api.outcome import Message
 from activities.api.resources import Resources
 from activities.calls.dispatch import Dispatch
-from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.testing.context import refusing_client
+from activities.testing.context import give_or_refuse
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.decision import begin, decide, next_wake
 from shared.messages.json_value import decode_json, encode_json, find_flaw
@@ -26,6 +24,9 @@ from shared.messages.signals import Signal
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
+
+if TYPE_CHECKING:
+    import aiohttp
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 """When lives begin if nothing else is said: always the same moment, so that tests are."""
@@ -71,7 +72,7 @@ class Life:
         *,
         begin_at: datetime = BEGIN,
         settings: Settings | None = None,
-        http: httpx.AsyncClient | None = None,
+        http: "aiohttp.ClientSession | None" = None,
         resources: Resources | None = None,
         cycles_max: int = CYCLES_MAX,
     ) -> None:
@@ -87,7 +88,7 @@ class Life:
         self._dispatch = Dispatch(
             Registry([("the test", replace(handler, limit=None))]),  # a message alone stays below every limit
             settings,
-            HttpClient(settings, client=http or refusing_client()),
+            give_or_refuse(http),
             _LoneGates(self._read_clock),
             Limits(""),
             Telemetry(is_on=False),
@@ -215,7 +216,7 @@ async def live(
     signals: Mapping[timedelta, Signal] | None = None,
     begin_at: datetime = BEGIN,
     settings: Settings | None = None,
-    http: httpx.AsyncClient | None = None,
+    http: "aiohttp.ClientSession | None" = None,
     resources: Resources | None = None,
     cycles_max: int = CYCLES_MAX,
 ) -> Life:

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 
-import httpx
+import aiohttp
 import psutil
 
-from activities.http.client import LIMITS
 from bench.peers.work import Order as PeersOrder
 
 TIMEOUT_MARGIN = 0.5
@@ -86,7 +85,8 @@ class Work:
         self._began_at = array("d", bytes(8 * order.count))
         self._due_in = Counter(map(int, self._due))
         self._special = {number for number in range(order.count) if order.is_special(number)}
-        self._http = httpx.AsyncClient(limits=LIMITS, timeout=None, trust_env=False)  # noqa: S113 — others cut calls off
+        patience = aiohttp.ClientTimeout(total=None)  # others cut calls off
+        self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=patience)
         self._late = array("f")
         self._in_flight = 0
         self._seen = Window()
@@ -203,7 +203,8 @@ class Work:
         elif order.share and random.random() < order.share:
             seconds = order.long
         if order.site:
-            await self._http.get(f"http://{order.site}/{seconds}")
+            async with self._http.get(f"http://{order.site}/{seconds}") as answer:
+                await answer.read()
         else:
             await asyncio.sleep(seconds)
 

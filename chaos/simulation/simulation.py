@@ -142,7 +142,7 @@ class _World:
         self._workers += 1
         settings = self.settings
         gates, limits, telemetry = Gates("dormice", _read_clock), Limits("dormice"), Telemetry(is_on=False)
-        dispatch = Dispatch(self._registry, settings, _HTTP, gates, limits, telemetry, clock=_read_clock)
+        dispatch = Dispatch(self._registry, settings, _HTTP.get_session, gates, limits, telemetry, clock=_read_clock)
         worker = Worker(
             f"worker-{self._workers}",
             self.server,

@@ -72,7 +72,7 @@ def name(message_id: Callable[[], str]) -> str:
 
 def test_help_needs_none_of_what_is_slow_to_import() -> None:
     """`dormice --help` answers at once: the parser is there before Temporal, pydantic and rich are loaded."""
-    heavy = ("temporalio", "pydantic", "rich", "httpx", "pyarrow")
+    heavy = ("temporalio", "pydantic", "rich", "aiohttp", "pyarrow")
     code = (
         "import sys, starter.cli.main; starter.cli.main.build_parser(); "
         f"print([m for m in {heavy} if m in sys.modules])"
@@ -80,6 +80,21 @@ def test_help_needs_none_of_what_is_slow_to_import() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_worker_without_requests_loads_nothing_of_the_http_client() -> None:
+    """The handlers `http` and `webhook` are there; what they stand on comes with the first message of theirs."""
+    code = (
+        "import sys, worker.run; from activities.registry import load_registry; from shared.settings import Settings; "
+        "print(sorted(load_registry(Settings()))); "
+        "print([m for m in ('aiohttp', 'aiodns', 'yarl', 'certifi') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    kinds, loaded = done.stdout.splitlines()
+    assert "'http'" in kinds
+    assert "'webhook'" in kinds
+    assert loaded == "[]"
 
 
 async def test_help_names_every_command_and_exit_code(run: Run) -> None:

@@ -135,7 +135,8 @@ async def test_lag_is_told_before_while_and_after_a_bridge_runs(
     }
     assert "outcomes  started 15\n" in table.out
     assert (after.code, after.out.splitlines()[1].split()) == (3, [f"{topic}/0", "20", "20", "0", "-", "-"])
-    away = f"--bridge: {address} does not answer (ConnectError); start that bridge with --health-port, or leave it out"
+    step = "start that bridge with --health-port, or leave it out"
+    away = f"--bridge: {address} does not answer (ClientConnectorError); {step}"
     assert after.err.splitlines() == [f"group {topic} (Empty): 0 records to go", f"dormice: {away}"]
 
 

@@ -378,7 +378,9 @@ async def test_a_worker_without_the_key_parks_nothing(stage: Stage) -> None:
     queue, runner = task_queue(prefix, "medium"), UnsandboxedWorkflowRunner()
     async with HttpClient(stage.settings) as http:
         registry = Registry([("the test", tell(stage.kind))])
-        dispatch = Dispatch(registry, stage.settings, http, Gates(prefix), Limits(prefix), Telemetry(is_on=False))
+        dispatch = Dispatch(
+            registry, stage.settings, http.get_session, Gates(prefix), Limits(prefix), Telemetry(is_on=False)
+        )
         activities = [dispatch.run_handler, BatchDispatch(dispatch).run_batch]
         flows = [MessageWorkflow, PackWorkflow, LayoutWorkflow]
         async with (

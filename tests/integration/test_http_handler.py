@@ -140,10 +140,19 @@ async def test_a_site_that_is_unwell_fails_the_attempt(
     assert await visitor.fail({"url": site.url("/a")}) == f"answered {status}; it will be asked again"
 
 
-@pytest.mark.parametrize("status", [300, 304, 305, 400, 401, 403, 410, 451])
+async def test_a_304_that_nobody_asked_for_fails_the_attempt(site: WebSite, visitor: Visitor) -> None:
+    """Without a condition in the request there is nothing that it could be the same as."""
+    site.pages["/a"] = Reply(304)
+
+    for seen in ({}, {"digest": "any", "etag": '"1"', "page": "of another URL"}):
+        reason = await visitor.fail({"url": site.url("/a"), "seen": seen})
+        assert reason == "answered 304, not modified, though it was not asked by condition; it will be asked again"
+
+
+@pytest.mark.parametrize("status", [300, 305, 400, 401, 403, 410, 451])
 async def test_an_answer_that_no_retry_mends_parks_the_message(site: WebSite, visitor: Visitor, status: int) -> None:
     """Other 4xx, 410 among them, and 3xx that lead nowhere are rejected with a sentence that names URL and status."""
-    site.pages["/a"] = Reply(status, b"" if status == 304 else b"no")
+    site.pages["/a"] = Reply(status, b"no")
 
     expected = f"payload.url: {site.url('/a')} answered {status}; correct it, or replay once the site is mended"
     assert expected == await visitor.refuse({"url": site.url("/a")})
@@ -161,7 +170,7 @@ async def test_an_answer_that_no_retry_mends_parks_the_message(site: WebSite, vi
         ({"url": "file:///etc/passwd"}, "payload.url: has the scheme 'file'"),
         ({"url": "127.0.0.1/a"}, "payload.url: has the scheme ''"),
         ({"url": "http://me:secret@127.0.0.1/"}, "payload.url: holds credentials"),
-        ({"url": "http://[/"}, "payload.url: names no host"),
+        ({"url": "http://[/"}, "payload.url: can't be read"),
         ({"url": "http://[::1/"}, "payload.url: can't be read"),
         ({"url": "http:///a"}, "payload.url: names no host"),
         ({"url": "http://127.0.0.1/", "min": 0}, "payload.min: is '0'; give seconds from 1 to 315619200"),

@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 from activities.api.outcome import RetryAfter
-from tests.integration.web_site import DAY, NOW, D, H, M, Reply, S, Visitor, WebSite, conditional, open_visitor
+from tests.integration.web_site import (
+    DAY,
+    NOW,
+    D,
+    H,
+    M,
+    Reply,
+    S,
+    Visitor,
+    WebSite,
+    conditional,
+    digest,
+    open_visitor,
+)
 
 
 @pytest.fixture
@@ -122,9 +135,9 @@ async def test_what_is_fresh_is_not_visited_before(
 ) -> None:
     """s-maxage, max-age and Expires, in this order, are a floor for the next visit and never pass `max`."""
     site.pages["/a"] = Reply(status, b"words" if status == 200 else b"", headers)
-    before = (
-        {"digest": "another", "interval": 3600 / 0.8} if status == 200 else {"digest": "any", "interval": 3600 / 1.4}
-    )
+    before: dict[str, Any] = {"digest": "another", "interval": 3600 / 0.8}
+    if status == 304:
+        before = {"digest": "any", "interval": 3600 / 1.4, "etag": '"1"', "page": digest(site.url("/a").encode())}
 
     again = await visitor.come_back({"url": site.url("/a"), "max": 5 * 3600, "seen": before})
 
@@ -140,6 +153,21 @@ async def test_the_floor_is_not_the_rhythm(site: WebSite, visitor: Visitor) -> N
 
     assert again.after == 2 * H
     assert again.payload["seen"]["interval"] == 3600
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Cache-Control": "public, max-age=31536000, immutable"}, {"Expires": "Thu, 31 Dec 2037 23:55:55 GMT"}]
+)
+async def test_freshness_without_end_stops_no_visits(site: WebSite, visitor: Visitor, headers: dict[str, str]) -> None:
+    """Some sites send it with everything: it counts up to the payload's `max`, a day without one, and is told."""
+    site.pages["/a"] = Reply(200, b"words", headers)
+
+    usual = await visitor.come_back({"url": site.url("/a"), "interval": 3600})
+    longer = await visitor.come_back({"url": site.url("/a"), "interval": 3600, "max": 7 * DAY})
+
+    assert (usual.after, longer.after) == (D, 7 * D)
+    assert usual.reason.startswith("first, 200; fresh for ")
+    assert usual.reason.endswith(" by its own word, of which 1 d count")
 
 
 @pytest.mark.parametrize(
@@ -168,6 +196,8 @@ async def test_idle_capacity_is_not_spent_on_what_is_fresh(
     [
         ("3600", H),
         (" 3600 ", H),
+        ("292.05", 293 * S),  # some limiters of rates send fractions
+        ("292.0", 292 * S),
         (format_datetime(NOW + 2 * H, usegmt=True), 2 * H),
         ((NOW + 2 * H).strftime("%A, %d-%b-%y %H:%M:%S GMT"), 2 * H),  # RFC 850, obsolete and still met
         ((NOW + 2 * H).strftime("%a %b %d %H:%M:%S %Y"), 2 * H),  # asctime, likewise

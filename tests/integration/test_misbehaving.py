@@ -102,8 +102,8 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
             raise RuntimeError("\ud800")
         case "closes the HTTP client":
             async with ctx.http:
-                await ctx.http.aclose()
-            return Again(after=timedelta(hours=1), reason="it is closed" if ctx.http.is_closed else "it is open")
+                await ctx.http.close()
+            return Again(after=timedelta(hours=1), reason="it is closed" if ctx.http.closed else "it is open")
         case "can't be shown":
             return Unspeakable()
         case "no outcome":

@@ -116,7 +116,7 @@ async def test_a_message_whose_calls_were_all_lost_is_told_of_by_the_next_worker
     call = HandlerCall("lost", "a", "short", version=3, attempt=3, payload="", due_at=0.0)
     async with HttpClient(settings) as http:
         registry = Registry([("the test", handler("lost", max_attempts=2, on_parked=ear.hear)(fail))])
-        dispatch = Dispatch(registry, settings, http, Gates("lost"), Limits("lost"), Telemetry(is_on=False))
+        dispatch = Dispatch(registry, settings, http.get_session, Gates("lost"), Limits("lost"), Telemetry(is_on=False))
         outcome = await ActivityEnvironment(client).run(dispatch.run_handler, call.dump())
 
     assert (outcome["verdict"], outcome["reason"]) == ("reject", ear.heard[0][2])

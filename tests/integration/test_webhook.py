@@ -1,5 +1,6 @@
 """The `webhook` handler against a real receiver on loopback: what it posts, and what each answer leads to."""
 
+import asyncio
 import gzip
 import hashlib
 import hmac
@@ -47,7 +48,7 @@ async def post(payload: Any, *, lane: str = "short", id: str = "42", **changes: 
             due_at=NOW,
             started_at=NOW,
             settings=settings,
-            http=http.client,
+            get_session=http.get_session,
             logger=logging.LoggerAdapter(logging.getLogger(__name__), {}),
         )
         try:
@@ -426,6 +427,24 @@ async def test_a_longer_lane_gives_a_receiver_more_time(site: WebSite) -> None:
     assert await post({"url": site.url("/")}, lane="medium", http_timeout=timedelta(milliseconds=200)) == Done()
 
 
+async def test_an_answer_that_is_no_http_fails_the_attempt_and_shows_no_key() -> None:
+    """The reason names the receiver without its query, which may hold a key."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        found = await post({"url": f"http://127.0.0.1:{port}/hook?key=secret"})
+
+    assert isinstance(found, RetryLater)
+    assert str(found).startswith(f"http://127.0.0.1:{port}/hook?… answers what is no HTTP (")
+    assert "secret" not in str(found)
+
+
 async def test_nobody_who_listens_fails_the_attempt() -> None:
     """It will be posted again."""
     with WebSite() as site:
@@ -433,7 +452,7 @@ async def test_nobody_who_listens_fails_the_attempt() -> None:
 
     found = await post({"url": url})
 
-    assert str(found).startswith("no whole answer (ConnectError")
+    assert str(found).startswith("no whole answer (ClientConnectorError")
 
 
 async def test_a_message_lives_by_the_answers_alone(site: WebSite, serve: Serve, begin: Begin, kind: str) -> None:

@@ -14,9 +14,10 @@ from typing import Any, Self
 import pytest
 
 from activities.api.outcome import Again, Reject, to_outcome
-from activities.handlers.http import http
+from activities.handlers.http.handler import http
 from activities.http.address_guard import AddressGuard
 from activities.http.client import HttpClient
+from activities.http.names import LookUp
 from activities.testing import make_context, make_message
 from shared.errors import RetryLater
 from shared.settings import Settings
@@ -147,7 +148,7 @@ class Visitor:
     async def visit(self, payload: Any, now: datetime = NOW) -> Again | Reject:
         """Run one cycle; whatever comes back is an outcome that a worker accepts."""
         message = make_message(http, payload, id="page")
-        ctx = make_context(message, started_at=now, settings=self.settings, http=self.client.client)
+        ctx = make_context(message, started_at=now, settings=self.settings, http=self.client.get_session())
         outcome = await http(message, ctx)
         to_outcome(outcome, self.settings.payload_max_bytes)
         assert isinstance(outcome, Again | Reject)
@@ -173,10 +174,12 @@ class Visitor:
 
 
 @asynccontextmanager
-async def open_visitor(guard: AddressGuard | None = None, **changes: Any) -> AsyncGenerator[Visitor]:
+async def open_visitor(
+    guard: AddressGuard | None = None, look_up: LookUp | None = None, **changes: Any
+) -> AsyncGenerator[Visitor]:
     """Open a client with settings of the test's own, and close it."""
     settings = replace(Settings(http_allow_private=True, http_timeout=20 * S), **changes)
-    async with HttpClient(settings, guard) as client:
+    async with HttpClient(settings, guard, look_up) as client:
         yield Visitor(client, settings)
 
 

@@ -1,28 +1,21 @@
 """Which addresses and URLs handlers may reach, and that a connection goes where the check looked."""
 
 import asyncio
-import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address, ip_address, ip_network
 
-import httpcore
-import httpx
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
-from activities.http.address_guard import (
-    Address,
-    AddressGuard,
-    AddressRefused,
-    GuardedBackend,
-    is_any,
-    is_public,
-    read_url,
-    resolve_host,
-    show_url,
-)
+from activities.http.address_guard import Address, AddressGuard, AddressRefused, is_any, is_public
+from activities.http.client import HttpClient
+from activities.http.names import HostAddresses, LookUp
+from activities.http.urls import read_redirect, read_url, show_url
+from shared.settings import Settings
 
 CLOSED = [
     "0.0.0.0",  # noqa: S104 — an address to check, nothing listens there
@@ -136,15 +129,14 @@ def _to_v6(number: int) -> Address:
         ("http://", "names no host"),
         ("https://me:secret@example.org/", "holds credentials; payloads are no place for them, so take them out"),
         ("https://me@example.org/", "holds credentials"),
-        ("http://example.org:abc/", "can't be read (Invalid port: 'abc'); correct it"),
-        ("http://example.org:99999/", "has the port 99999; give one from 1 to 65535"),
+        ("http://example.org:abc/", "can't be read (Invalid URL: port can't be converted to integer); correct it"),
+        ("http://example.org:99999/", "can't be read (Port out of range 0-65535); correct it"),
         ("http://example.org:0/", "has the port 0"),
-        ("http://[/", "names no host"),
+        ("http://[/", "can't be read"),
         ("http://a b/", "names no host"),
         ("http://[fe80::1%25eth0]/", "names no host"),
-        ("http://\u2024\u2024/", "can't be read"),
+        ("http://\u2024\u2024/", "names no host"),
         ("http://[::1/", "can't be read"),
-        ("http://exa\nmple.org/", "can't be read"),
     ],
 )
 def test_urls_that_handlers_do_not_visit_are_refused(text: str, sentence: str) -> None:
@@ -157,6 +149,37 @@ def test_urls_that_handlers_do_not_visit_are_refused(text: str, sentence: str) -
 
 
 @pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("https://b\u00fccher.example/", "xn--bcher-kva.example"),
+        ("https://fa\u00df.de/", "xn--fa-hia.de"),
+        ("https://\uff45\uff58\uff41\uff4d\uff50\uff4c\uff45\u3002org/", "example.org"),
+        ("https://i\u2764.ws/", "xn--i-7iq.ws"),
+        ("https://\U0001f4a9.la/", "xn--ls8h.la"),
+        ("https://a_b.example/", "a_b.example"),
+        ("https://exa\nmple.org/", "example.org"),
+        (" https://EXAMPLE.org ", "example.org"),
+    ],
+)
+def test_hosts_are_read_as_browsers_read_them(text: str, host: str) -> None:
+    """Names in other scripts and full-width letters by UTS 46, emoji by their punycode; line breaks are left out."""
+    assert read_url(text).raw_host == host
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://a.example/a%2Fb%7E%28c%29?x=1%2C2&y=a+b#part", "https://a.example/a%2Fb%7E%28c%29?x=1%2C2&y=a+b"),
+        ("https://a.example/a b|c/\u00e4?q=\u00fc", "https://a.example/a%20b%7Cc/%C3%A4?q=%C3%BC"),
+        ("https://A.example:443", "https://a.example/"),
+    ],
+)
+def test_path_and_query_stay_as_they_are_written(text: str, expected: str) -> None:
+    """Only what can't be sent is escaped: a signed query is compared byte by byte."""
+    assert str(read_url(text)) == expected
+
+
+@pytest.mark.parametrize(
     ("target", "expected"),
     [
         ("/b", "http://one.example/b"),
@@ -165,11 +188,13 @@ def test_urls_that_handlers_do_not_visit_are_refused(text: str, sentence: str) -
         ("//b\u00fccher.example/c", "http://xn--bcher-kva.example/c"),
         ("http://[2001:4860::1]:8080/c", "http://[2001:4860::1]:8080/c"),
         ("https://two.example/", "https://two.example/"),
+        ("/a%28b%29?x=1%2C2#part", "http://one.example/a%28b%29?x=1%2C2"),
+        ("/caf\udce9", "http://one.example/caf%E9"),  # Latin-1, as aiohttp reads it
     ],
 )
 def test_a_redirect_is_read_from_where_it_was_met(target: str, expected: str) -> None:
     """A relative target is completed by the URL that redirected."""
-    actual = str(read_url(target, base=httpx.URL("http://one.example/a/a")))
+    actual = str(read_redirect(target, URL("http://one.example/a/a")))
 
     assert expected == actual
 
@@ -180,7 +205,7 @@ def test_a_redirect_is_read_from_where_it_was_met(target: str, expected: str) ->
 def test_a_redirect_is_held_to_the_same_rules(target: str) -> None:
     """A target that could not stand in a payload is refused too, and the sentence says it was a redirect."""
     with pytest.raises(AddressRefused, match=r"^redirects to a URL that "):
-        read_url(target, base=httpx.URL("http://one.example/"))
+        read_redirect(target, URL("http://one.example/"))
 
 
 @pytest.mark.parametrize(
@@ -193,17 +218,15 @@ def test_a_redirect_is_held_to_the_same_rules(target: str) -> None:
 )
 def test_a_url_is_named_short_and_without_its_query(text: str, expected: str) -> None:
     """Sentences show where a URL leads, not the keys that may stand in its query."""
-    actual = show_url(httpx.URL(text))
+    actual = show_url(URL(text))
 
     assert expected == actual
 
 
 async def test_one_forbidden_address_among_many_closes_a_name() -> None:
     """A name is refused when any of its addresses is forbidden, and the sentence names both and the setting."""
-    guard = AddressGuard(is_public, Answers([["1.1.1.1", "10.0.0.7"]]))
-
     with pytest.raises(AddressRefused) as caught:
-        await guard.find_addresses("mixed.example", 80)
+        await visit("mixed.example", 80, AddressGuard(is_public), Answers([["1.1.1.1", "10.0.0.7"]]))
 
     expected = (
         "mixed.example leads to 10.0.0.7, a private or reserved address; "
@@ -212,101 +235,90 @@ async def test_one_forbidden_address_among_many_closes_a_name() -> None:
     assert expected == str(caught.value)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "017700000001", "::1"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "\u2460\u2461\u2466.0.0.1"])
 async def test_loopback_is_recognised_however_it_is_written(host: str) -> None:
-    """The check sees the address that the system makes of a name, so no spelling of loopback gets by."""
+    """The check sees the address itself, of a name or in a URL, so no spelling of loopback gets by."""
     with pytest.raises(AddressRefused, match="DORMICE_HTTP_ALLOW_PRIVATE"):
-        await GuardedBackend(AddressGuard()).connect_tcp(host, 9, 5)
+        await visit(host, 9, AddressGuard())
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "017700000001", "0x7f000001"])
+async def test_numbers_that_old_programs_take_for_an_address_lead_nowhere(host: str) -> None:
+    """Neither is there a name like that, nor is it an address here."""
+    with pytest.raises((aiohttp.InvalidURL, aiohttp.ClientConnectorError)):
+        await visit(host, 9, AddressGuard(is_any))
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
-    """A name is looked up once; an answer that changes after the check is never connected to."""
+    """What a name leads to is looked up once for a connection; another answer is checked anew."""
     answers = Answers([["127.0.0.1"], ["127.0.0.2"]])
-    backend = GuardedBackend(AddressGuard(lambda address: str(address) == "127.0.0.1", answers))
-    async with listen() as port:
-        stream = await backend.connect_tcp("changing.example", port, 5)
-        peer = stream.get_extra_info("server_addr")[0]
-        await stream.aclose()
+    guard = AddressGuard(lambda address: str(address) == "127.0.0.1")
+    async with listen() as port, HttpClient(Settings(), guard, answers) as client:
+        url = f"http://changing.example:{port}/"
+        async with client.get_session().get(url) as response:
+            assert response.status == 204
 
         with pytest.raises(AddressRefused, match=r"changing\.example leads to 127\.0\.0\.2"):
-            await backend.connect_tcp("changing.example", port, 5)
+            await client.get_session().get(url)
 
-    assert peer == "127.0.0.1"
     assert answers.asked == ["changing.example", "changing.example"]
 
 
 async def test_an_address_that_does_not_answer_leaves_the_next_one() -> None:
-    """All addresses of a name are tried in their order until one answers."""
+    """All addresses of a name are tried until one answers."""
     async with listen() as port:
-        backend = GuardedBackend(AddressGuard(is_any, Answers([["127.0.0.2", "127.0.0.1"]])))
-        stream = await backend.connect_tcp("two.example", port, 5)
-        peer = stream.get_extra_info("server_addr")[0]
-        await stream.aclose()
-
-    assert peer == "127.0.0.1"
+        assert await visit("two.example", port, AddressGuard(is_any), Answers([["127.0.0.2", "127.0.0.1"]])) == 204
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1"], []])
 async def test_no_address_that_answers_is_a_connect_error(addresses: list[str]) -> None:
-    """When no address of a name answers, or it has none, the caller gets what httpx calls a connect error."""
+    """When no address of a name answers, or it has none, the caller gets what aiohttp calls a connector error."""
     async with listen() as port:
         pass
 
-    with pytest.raises(httpcore.ConnectError):
-        await GuardedBackend(AddressGuard(is_any, Answers([addresses]))).connect_tcp("gone.example", port, 5)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await visit("gone.example", port, AddressGuard(is_any), Answers([addresses]))
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"])
 async def test_a_name_that_can_not_be_is_a_connect_error(host: str) -> None:
-    """A name that the system's resolver can't even ask for is a connect error that names it."""
-    with pytest.raises(httpcore.ConnectError, match=rf"^{host} can't be resolved"):
-        await GuardedBackend(AddressGuard()).connect_tcp(host, 80, 5)
+    """A name that no name server can even be asked for is a connector error that says so."""
+    with pytest.raises(aiohttp.ClientConnectorDNSError, match="the name can't be resolved"):
+        await visit(host, 80, AddressGuard())
 
 
-async def test_a_name_without_addresses_is_a_connect_error() -> None:
-    """A name that the system's resolver does not know is a connect error that names it."""
-
-    async def resolve_numbers_only(host: str, port: int) -> Sequence[Address]:
-        await asyncio.get_running_loop().getaddrinfo(host, port, flags=socket.AI_NUMERICHOST)
-        return []
-
-    with pytest.raises(httpcore.ConnectError, match=r"^unknown\.example can't be resolved"):
-        await GuardedBackend(AddressGuard(is_any, resolve_numbers_only)).connect_tcp("unknown.example", 80, 5)
-
-
-async def test_looking_a_name_up_counts_against_the_connect_timeout() -> None:
-    """A resolver that does not answer ends in a connect timeout."""
-
-    async def resolve_never(host: str, port: int) -> Sequence[Address]:
-        await asyncio.Event().wait()
-        return await resolve_host(host, port)
-
-    with pytest.raises(httpcore.ConnectTimeout, match=r"slow\.example did not answer in time"):
-        await GuardedBackend(AddressGuard(is_any, resolve_never)).connect_tcp("slow.example", 80, 0.01)
+async def visit(host: str, port: int, guard: AddressGuard, look_up: LookUp | None = None) -> int:
+    """Make one request with a client of its own, and give the status of the answer."""
+    async with (
+        HttpClient(Settings(), guard, look_up) as client,
+        client.get_session().get(f"http://{host}:{port}/") as r,
+    ):
+        return r.status
 
 
 class Answers:
-    """A name server in one object: gives the next of its answers each time it is asked."""
+    """A name server in one object: gives the next of its answers each time it is asked, for the present moment."""
 
     def __init__(self, answers: list[list[str]]) -> None:
         self._answers = iter(answers)
         self.asked: list[str] = []
 
-    async def __call__(self, host: str, port: int) -> Sequence[Address]:  # noqa: ARG002 — the shape of a resolver
+    async def __call__(self, host: str) -> HostAddresses:
         """Give the next answer, whatever the name."""
         self.asked.append(host)
-        return [ip_address(text) for text in next(self._answers)]
+        return HostAddresses(next(self._answers), 0)
 
 
 @asynccontextmanager
 async def listen() -> AsyncGenerator[int]:
-    """Accept connections on a free port of 127.0.0.1, and give the port."""
+    """Answer one request of each connection on a free port of 127.0.0.1, and give the port."""
 
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]

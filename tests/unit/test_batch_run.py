@@ -22,9 +22,8 @@ from activities.calls.batch_run import BatchRun
 from activities.calls.calls_in_flight import CallsInFlight
 from activities.calls.dispatch import Dispatch
 from activities.calls.slots import CallSlots
-from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.testing.context import refusing_client
+from activities.testing.context import give_or_refuse
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.message import MessageState
@@ -54,7 +53,7 @@ class Stage:
         self.dispatch = Dispatch(
             Registry([("the test", handler("feed", **options)(self._act))]),
             self.settings,
-            HttpClient(self.settings, client=refusing_client()),
+            give_or_refuse(None),
             self.gates,
             Limits("test"),
             Telemetry(is_on=False),

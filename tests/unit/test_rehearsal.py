@@ -5,21 +5,21 @@ import json
 import math
 import pickle
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from activities.api.policies import NutchRules, nutch_adaptive
-from activities.handlers.http import START_INTERVAL as HTTP_START_INTERVAL
-from activities.handlers.http import http
-from activities.testing import live, make_message
+from activities.handlers.http.handler import http
+from activities.handlers.http.plan import START_INTERVAL as HTTP_START_INTERVAL
+from activities.testing import live, make_message, open_site
 from shared.errors import GiveUp, InvalidSetting
 from shared.messages.message import HandlerCall, Outcome
 from shared.messages.outcome_event import to_event
@@ -391,12 +391,12 @@ async def test_visits_of_the_handler_http_become_a_history() -> None:
     """Its reasons say which visits found a change; the change lies between that visit and the one before."""
     bodies = itertools.cycle([b"a", b"a", b"b", b"c"])
 
-    async def stream() -> AsyncIterator[bytes]:
-        yield next(bodies)
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(body=next(bodies))
 
-    site = httpx.MockTransport(lambda _: httpx.Response(200, content=stream()))
     message = make_message(http, {"url": "https://example.org/"}, id="page")
-    life = await live(http, message, until=timedelta(days=9), http=httpx.AsyncClient(transport=site))
+    async with open_site(answer) as session:
+        life = await live(http, message, until=timedelta(days=9), http=session)
     visits = CollectedVisits("http")
     for cycle in life.cycles:
         due, at = cycle.due_at.timestamp(), cycle.at.timestamp()

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import aiohttp
 import pytest
+from aiohttp import web
 
 from activities import Again, Context, Done, Message, Pack, Reject, RetryAfter, handler
 from activities.handlers.echo import echo
-from activities.handlers.http import http
-from activities.testing import BEGIN, EndlessLife, Life, live, make_context, make_message
+from activities.handlers.http.handler import http
+from activities.testing import BEGIN, EndlessLife, Life, live, make_context, make_message, open_site
 from shared.errors import InvalidEnvelope
 from shared.messages.decision import find_offset
 from shared.messages.signals import Pause, Reschedule, Resume, Revise, RunNow, Stop
@@ -196,20 +199,22 @@ async def test_a_context_has_all_defaults() -> None:
     assert (ctx.attempt, ctx.idempotency_key, ctx.lateness) == (2, "echo:a:7", MINUTE)
     assert make_context().lateness == timedelta(0)
     ctx.heartbeat()
-    with pytest.raises(httpx.ConnectError, match=r"nothing answers https://example.org in this test; give http="):
+    with pytest.raises(aiohttp.ClientConnectionError, match=r"no site answers in this test; give http="):
         await ctx.http.get("https://example.org")
 
 
-def _site(*statuses: int) -> tuple[httpx.AsyncClient, list[httpx.Request]]:
-    requests: list[httpx.Request] = []
+@asynccontextmanager
+async def _site(*statuses: int) -> AsyncGenerator[tuple[aiohttp.ClientSession, list[web.BaseRequest]]]:
+    requests: list[web.BaseRequest] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
         requests.append(request)
         status = statuses[min(len(requests), len(statuses)) - 1]
         headers = {"ETag": '"1"', "Retry-After": "7200"}
-        return httpx.Response(status, stream=httpx.ByteStream(b"page"), headers=headers)
+        return web.Response(status=status, body=b"" if status == 304 else b"page", headers=headers)
 
-    return httpx.AsyncClient(transport=httpx.MockTransport(answer)), requests
+    async with open_site(answer) as session:
+        yield session, requests
 
 
 def _outcomes(life: Life) -> list[str]:
@@ -218,12 +223,12 @@ def _outcomes(life: Life) -> list[str]:
 
 async def test_the_http_handler_lives_through_a_month_of_a_site() -> None:
     """First, unchanged with its validator, asked to wait, away for a while, gone."""
-    client, requests = _site(200, 304, 429, 304, 503, 404, 410)
-    life = await live(http, make_message(http, {"url": "https://example.org/"}), http=client)
+    async with _site(200, 304, 429, 304, 503, 404, 410) as (session, requests):
+        life = await live(http, make_message(http, {"url": "https://example.org/"}), http=session)
 
     assert _outcomes(life)[:6] == [
         *("first, 200", "unchanged, 304", "asked to wait, 429", "unchanged, 304", "asked to wait, 503", "gone, 404")
     ]
-    assert [request.headers.get("if-none-match") for request in requests[:2]] == [None, '"1"']
+    assert [request.headers.get("If-None-Match") for request in requests[:2]] == [None, '"1"']
     assert life.state == "parked"
     assert life.parked_reason.endswith("answered 410; correct it, or replay once the site is mended")

@@ -53,7 +53,9 @@ async def test_a_question_whose_run_has_ended_ends_without_an_error() -> None:
     settings = Settings()
     async with HttpClient(settings) as http:
         registry = Registry([("the test", hold)])
-        dispatch = Dispatch(registry, settings, http, OpenGates("test"), Limits("test"), Telemetry(is_on=False))
+        dispatch = Dispatch(
+            registry, settings, http.get_session, OpenGates("test"), Limits("test"), Telemetry(is_on=False)
+        )
         batches = BatchDispatch(dispatch)
         await ActivityEnvironment().run(batches.run_batch, BATCH)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities.handlers.webhook.request import PayloadRefused, read_plan, read_signing_keys, sign
+from activities.handlers.webhook.request import PayloadRefused, read_plan
+from activities.handlers.webhook.signature import read_signing_keys, sign
 from shared.errors import InvalidSetting
 from shared.settings import Settings
 

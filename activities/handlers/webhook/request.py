@@ -1,30 +1,23 @@
 """What a webhook is sent: the payload checked, the message as a JSON body, its headers and their signature."""
 
-import hashlib
-import hmac
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-import httpx
+from yarl import URL
 
 from activities.api.context import Context
 from activities.api.outcome import Message
-from activities.http.address_guard import AddressRefused, read_url
-from shared.errors import GiveUp, InvalidSetting
+from activities.handlers.webhook.signature import SIGNATURE_HEADER, read_signing_keys, sign
+from activities.http.address_guard import AddressRefused
+from activities.http.urls import read_url
+from shared.errors import GiveUp
 from shared.messages.json_value import encode_json
 from shared.messages.timespan import format_exact
-from shared.settings import Settings, read_secret
 
-SETTING = "webhook_key_file"
-KEYS_MAX = 2  # the present key, and while it is replaced the other one
-KEY_MIN_CHARACTERS = 16
-SIGNATURE_HEADER = "Dormice-Signature"
 SCHEMA_VERSION = 1
 FIELDS = ("url", "data", "headers", "strict")
 
@@ -45,7 +38,7 @@ class PayloadRefused(GiveUp):
 class WebhookPlan:
     """What a payload asks for; `is_strict` is about how the answer is read."""
 
-    url: httpx.URL
+    url: URL
     data: Any
     headers: Mapping[str, str]
     is_strict: bool
@@ -120,35 +113,3 @@ def write_headers(plan: WebhookPlan, message: Message, ctx: Context, body: bytes
     if keys := read_signing_keys(ctx.settings):
         headers[SIGNATURE_HEADER] = sign(body, int(time.time()), keys)
     return headers
-
-
-def sign(body: bytes, timestamp: int, keys: tuple[bytes, ...]) -> str:
-    """Give the signature header: HMAC-SHA256 of "TIMESTAMP.BODY" with each key, as hexadecimal digits."""
-    signed = b"%d.%b" % (timestamp, body)
-    return ",".join([f"t={timestamp}", *(f"v1={hmac.digest(key, signed, hashlib.sha256).hex()}" for key in keys)])
-
-
-def read_signing_keys(settings: Settings) -> tuple[bytes, ...]:
-    """Give the keys, read again whenever their file has changed; none without the setting. Raises InvalidSetting."""
-    if not settings.webhook_key_file:
-        return ()
-    path = Path(settings.webhook_key_file)
-    try:
-        found = path.stat()
-    except OSError as exc:
-        raise InvalidSetting(f"{SETTING}: {path} can't be read ({exc.strerror}); correct the path") from exc
-    return _read_keys(path, (found.st_mtime_ns, found.st_ino, found.st_size))
-
-
-@lru_cache(maxsize=4)
-def _read_keys(path: Path, _stamp: tuple[int, ...]) -> tuple[bytes, ...]:
-    lines = [line.strip() for line in read_secret(SETTING, path).splitlines()]
-    keys = [line.encode() for line in lines if line and not line.startswith("#")]
-    if not 1 <= len(keys) <= KEYS_MAX:
-        raise InvalidSetting(f"{SETTING}: {path} holds {len(keys)} keys; write one a line, at most {KEYS_MAX}")
-    if any(len(key) < KEY_MIN_CHARACTERS for key in keys):
-        raise InvalidSetting(
-            f"{SETTING}: {path} holds a key of less than {KEY_MIN_CHARACTERS} characters; "
-            "make one with 'openssl rand -hex 32'"
-        )
-    return tuple(keys)

@@ -1,8 +1,8 @@
 """What a bridge says of itself over HTTP, and how to ask it: without Kafka's client, which who asks may not have."""
 
 from dataclasses import dataclass
+from http import HTTPStatus
 
-import httpx
 from pydantic import TypeAdapter
 
 ANSWER_SECONDS = 5.0
@@ -58,14 +58,22 @@ class BridgeStatus:
 
 async def fetch_status(address: str) -> "BridgeStatus | str":
     """Ask a bridge at HOST:PORT for its status; gives a sentence where none answers, with what to do."""
+    import aiohttp  # noqa: PLC0415 — loads for a quarter of a second, and few commands ask a bridge
+
     try:
-        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
-            answer = await client.get(f"http://{address}/status")
-    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session,
+            session.get(f"http://{address}/status") as answer,
+        ):
+            status, body = answer.status, await answer.read()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
         why = f"{address} does not answer ({type(exc).__name__})"
         return f"{why}; start that bridge with --health-port, or leave it out"
+
     try:
-        return BridgeStatus.load(answer.raise_for_status().content)
-    except (httpx.HTTPStatusError, ValueError):
-        why = f"{address} answers /status with code {answer.status_code} and not as a bridge does"
-        return f"{why}; wait until it has started, or correct the address"
+        if status == HTTPStatus.OK:
+            return BridgeStatus.load(body)
+    except ValueError:
+        pass
+    why = f"{address} answers /status with code {status} and not as a bridge does"
+    return f"{why}; wait until it has started, or correct the address"
