@@ -170,6 +170,7 @@ async def loop_bare(order: Order) -> Seen:
         async def visit() -> None:
             while not is_over:
                 async with s.get(order.find_url(0), ssl=context) as answer:
+                    answer.raise_for_status()
                     await answer.read()
                 tally.visits += 1
 

@@ -50,8 +50,7 @@ async def run_site() -> AsyncGenerator[Site]:
 
     with tempfile.TemporaryDirectory(prefix="dormice-site-") as name:
         folder = Path(name)
-        (folder / "pages").mkdir()
-        (folder / "pages" / "page").write_bytes(random.Random(3).randbytes(PAGE_BYTES))
+        _write_page(folder)
         _certify(folder)
         port, tls_port = find_free_port(), find_free_port()
         (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, port=port, tls_port=tls_port))
@@ -62,6 +61,12 @@ async def run_site() -> AsyncGenerator[Site]:
             yield Site(port, tls_port, folder / "certificate.pem", psutil.Process(process.pid))
         finally:
             await kill_supervised(process)
+
+
+def _write_page(folder: Path) -> None:
+    folder.chmod(0o755)  # nginx gives up root's rights, where it has them
+    (folder / "pages").mkdir()
+    (folder / "pages" / "page").write_bytes(random.Random(3).randbytes(PAGE_BYTES))
 
 
 def _certify(folder: Path) -> None:
