@@ -6,12 +6,14 @@ time of the task before, and keeps what the workflow then asks for until their t
 so in a replay the workflow would ask for something else, and no worker could ever go on with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+
+from worker.lanes.runner import WrappingRunner
 
 SPOILED = "this run was asked when something had just happened to it; it begins again from its history"
 
@@ -19,14 +21,14 @@ MILLISECOND = 1_000_000  # in nanoseconds
 _WITHOUT_EVENTS = frozenset({"query_workflow", "remove_from_cache"})
 
 
-class TimelyRunner(WorkflowRunner):
+class TimelyRunner(WrappingRunner):
     """Runs workflows as another runner does, but each event only with its task.
 
     The query is answered by what was there before; then the run leaves the cache, and the task replays its history.
     """
 
     def __init__(self, runner: WorkflowRunner) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._evict: Callable[[str], None] = _miss_worker
 
     def attach(self, worker: Worker) -> Worker:
@@ -35,17 +37,9 @@ class TimelyRunner(WorkflowRunner):
         self._evict = bridge._ref.request_workflow_eviction  # noqa: SLF001
         return worker
 
-    def prepare_workflow(self, defn: Any) -> None:
-        """Prepare a workflow class, as the other runner does."""
-        self._runner.prepare_workflow(defn)
-
-    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
-        """Pass the types on to the other runner."""
-        self._runner.set_worker_level_failure_exception_types(types)
-
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which gets no event before its task."""
-        instance = self._runner.create_instance(det)
+        instance = super().create_instance(det)
         instance.activate = _Gate(instance.activate, self._evict).activate
         return instance
 

@@ -13,7 +13,7 @@ that has an activity in flight.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -25,6 +25,7 @@ from temporalio.service import RPCError
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 from shared.temporal.connect import CALL_TIMEOUT
+from worker.lanes.runner import WrappingRunner
 
 CALLS_AT_ONCE = 4
 WAITING_MOST = 1000
@@ -60,7 +61,7 @@ class Evictions:
                 await client.workflow_service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
 
 
-class ReleasingRunner(WorkflowRunner):
+class ReleasingRunner(WrappingRunner):
     """Runs workflows as another runner does, and notices which of them leave the cache."""
 
     def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None]) -> None:
@@ -68,20 +69,12 @@ class ReleasingRunner(WorkflowRunner):
 
         Those that have had a signal since their last timer, or that have an activity in flight, are left out.
         """
-        self._runner = runner
+        super().__init__(runner)
         self._note = note
-
-    def prepare_workflow(self, defn: Any) -> None:
-        """Prepare a workflow class, as the other runner does."""
-        self._runner.prepare_workflow(defn)
-
-    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
-        """Pass the types on to the other runner."""
-        self._runner.set_worker_level_failure_exception_types(types)
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which is empty after its eviction."""
-        instance = self._runner.create_instance(det)
+        instance = super().create_instance(det)
         info = det.info
         activate = instance.activate
         expectation = _Expectation()
