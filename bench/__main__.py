@@ -29,6 +29,7 @@ NO_SCENARIO = {
     "limited_handlers",
     "pack_filling",
     "pack_rhythms",
+    "pack_spread",
     "spark_processes",
     "worker_process",
 }

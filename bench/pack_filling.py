@@ -16,6 +16,7 @@ from temporalio.client import Client
 
 from bench.bare_pack import BareMessage, start_bare_packs
 from bench.harness import ClusterServer, database_bytes
+from bench.pack_spread import ROOM
 from bench.worker_process import Order
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
@@ -40,9 +41,6 @@ SPREAD = 0.5
 
 PAYLOAD_BYTES = 60
 URL = "https://example.org/"
-ROOM = 1.4
-"""Room of a pack, as a multiple of its average number of messages: a hash fills some packs fuller than others."""
-
 PLACED_AT_ONCE = 100_000
 NO_OTHERS: dict[str, Any] = {}
 

@@ -5,13 +5,12 @@ import functools
 import importlib
 import json
 import os
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import psutil
@@ -19,11 +18,11 @@ import uvloop
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
 
-from activities import Again, Context, Message, Pack, handler
+from activities import Again, Context, Message, handler
 from activities.api.handler import Handler
 from activities.registry import Registry
+from bench.visits.order import Order, Seen
 from shared.messages.envelope import Envelope
-from shared.settings import Settings
 from shared.temporal.connect import client_options
 from starter.starting.bulk import BulkStarter
 from worker.main import HEARTBEAT
@@ -31,78 +30,6 @@ from worker.process import tune_memory
 from worker.run import WorkerPlan, run_workers
 
 BARE_AT_ONCE = 50
-ROOM = 1.4
-"""Room of a pack, as a multiple of its average number of messages: a hash fills some fuller than others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What a process has to do: watch `seconds` after `warmup`; see `Case` for the rest."""
-
-    server: str
-    origin: str
-    hosts: int
-    kind: str
-    size: int
-    messages: int
-    delay_seconds: float
-    at_once: int
-    certificate: str
-    due_at: float
-    warmup: float
-    seconds: float
-
-    def write(self) -> str:
-        """Give it as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Take it from JSON."""
-        return cls(**json.loads(text))
-
-    @property
-    def tolerance(self) -> timedelta:
-        """How late a visit may be."""
-        return timedelta(seconds=self.delay_seconds / 20)
-
-    @property
-    def encoding(self) -> Pack | None:
-        """The encoding of the kind."""
-        if not self.size:
-            return None
-        packs = max(1, self.messages // self.size)
-        return Pack(packs=packs, size=round(self.size * ROOM) + 20, coalesce=self.tolerance)
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the worker and of who fills."""
-        settings = Settings(task_queue_prefix="visits", http_allow_private=True, pack_room=self.messages + 1)
-        return replace(settings, http_at_once=self.at_once) if self.at_once else settings
-
-    def find_url(self, number: int) -> str:
-        """Give the page of a message."""
-        # what ends in .localhost leads to loopback, without a name server: RFC 6761 §6.3
-        host = f"h{number % self.hosts}.localhost" if self.hosts > 1 else "localhost"
-        return f"{self.origin.replace('localhost', host)}/page"
-
-    def payload(self, number: int) -> dict[str, Any]:
-        """Give the payload of a message; that of `http` has one interval for ever."""
-        url, delay = self.find_url(number), self.delay_seconds
-        return {"url": url, "interval": delay, "min": delay, "max": delay} if self.kind == "http" else {"url": url}
-
-
-@dataclass(slots=True)
-class Seen:
-    """What was seen in the time that counts; lateness in seconds, `cpu` of this process."""
-
-    visits: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    cpu: float = 0.0
-    rss: int = 0
-    late_p50: float = 0.0
-    late_p99: float = 0.0
 
 
 class Tally:
@@ -130,7 +57,7 @@ class Tally:
         """Wait for the warm-up, then watch."""
         await asyncio.sleep(max(0.0, order.due_at - time.time()) + order.warmup)
         self._lates.clear()
-        self._failed, began, cpu = 0, time.monotonic(), _cpu()
+        self._failed, began, cpu = 0, time.monotonic(), time.process_time()
         await asyncio.sleep(order.seconds)
 
         lates = sorted(self._lates) or [0.0]
@@ -138,7 +65,7 @@ class Tally:
             visits=len(self._lates),
             failed=self._failed,
             seconds=time.monotonic() - began,
-            cpu=_cpu() - cpu,
+            cpu=time.process_time() - cpu,
             rss=psutil.Process().memory_info().rss,
             late_p50=lates[len(lates) // 2],
             late_p99=lates[int(len(lates) * 0.99)],
@@ -147,7 +74,7 @@ class Tally:
 
 def make_ten_lines(order: Order) -> Handler:
     """Make the handler that everybody would write."""
-    context = ssl.create_default_context(cafile=order.certificate) if order.certificate else True
+    context = order.tls
     delay = timedelta(seconds=order.delay_seconds)
 
     @handler("ten-lines", encoding=order.encoding)
@@ -163,7 +90,7 @@ def make_ten_lines(order: Order) -> Handler:
 
 async def loop_bare(order: Order) -> Seen:
     """Visit the pages with the client alone."""
-    context = ssl.create_default_context(cafile=order.certificate) if order.certificate else True
+    context = order.tls
     tally, is_over = Seen(), False
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()) as s:
 
@@ -176,9 +103,9 @@ async def loop_bare(order: Order) -> Seen:
 
         visiting = [asyncio.create_task(visit()) for _ in range(BARE_AT_ONCE)]
         await asyncio.sleep(2)
-        tally.visits, began, cpu = 0, time.monotonic(), _cpu()
+        tally.visits, began, cpu = 0, time.monotonic(), time.process_time()
         await asyncio.sleep(order.seconds)
-        tally.seconds, tally.cpu = time.monotonic() - began, _cpu() - cpu
+        tally.seconds, tally.cpu = time.monotonic() - began, time.process_time() - cpu
         is_over = True
         await asyncio.gather(*visiting)
     tally.rss = psutil.Process().memory_info().rss
@@ -229,16 +156,11 @@ async def serve(order: Order) -> Seen:
     return seen
 
 
-def _cpu() -> float:
-    used = os.times()
-    return used.user + used.system
-
-
 def main(arguments: list[str]) -> None:
     """Do what the order says; ends at once, whatever threads a library has left."""
     what, text = arguments
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        seen = runner.run({"bare": loop_bare, "fill": fill, "serve": serve}[what](Order.read(text)))
+        seen = runner.run({"bare": loop_bare, "fill": fill, "serve": serve}[what](Order(**json.loads(text))))
         print(json.dumps(asdict(seen or Seen())), flush=True)
         os._exit(0)
 

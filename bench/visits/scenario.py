@@ -6,14 +6,14 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import psutil
 
 from bench.harness import fresh_server, report, sum_cpu
 from bench.visits.cases import CASES, Case
-from bench.visits.process import Order, Seen
+from bench.visits.order import Order, Seen
 from bench.visits.site import Site, run_site
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import kill_supervised, start_supervised
@@ -91,7 +91,7 @@ def _to_order(case: Case, site: Site, server: EmbeddedServer, flags: argparse.Na
 
 
 async def _run(what: str, order: Order) -> Seen:
-    command = [sys.executable, "-m", "bench.visits.process", what, order.write()]
+    command = [sys.executable, "-m", "bench.visits.process", what, json.dumps(asdict(order))]
     process = await start_supervised(command, asyncio.subprocess.PIPE, os.environ, errors=sys.stderr.fileno())
     try:
         assert process.stdout is not None

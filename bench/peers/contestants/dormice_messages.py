@@ -12,6 +12,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 
 from activities import Again, Context, Message, Pack, handler
 from activities.registry import Registry
+from bench import pack_spread
 from bench.peers.work import Fresh, Handle, Order, Send
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
@@ -22,9 +23,6 @@ from worker.main import HEARTBEAT
 from worker.process import tune_memory
 from worker.run import WorkerPlan, run_workers
 
-ROOM = 1.4
-"""Room of a pack, as a multiple of its average number of messages: a hash fills some fuller than others."""
-
 
 def _size(order: Order) -> int:
     """Read the packs' size from the contestant's name; 0 for a workflow each."""
@@ -34,15 +32,11 @@ def _size(order: Order) -> int:
 
 def count_packs(order: Order) -> int:
     """Give how many packs the messages are in; 0 for a workflow each."""
-    size = _size(order)
-    return max(1, order.count // size) if size else 0
+    return pack_spread.count_packs(order.count, _size(order))
 
 
 def _encoding(order: Order) -> Pack | None:
-    packs = count_packs(order)
-    if not packs:
-        return None
-    return Pack(packs=packs, size=round(_size(order) * ROOM) + 20, coalesce=timedelta(seconds=order.tolerance))
+    return pack_spread.spread_over_packs(order.count, _size(order), timedelta(seconds=order.tolerance))
 
 
 def _settings(order: Order) -> Settings:
