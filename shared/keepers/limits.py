@@ -32,6 +32,7 @@ CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
 """How long unused slots stay usable, so that slots are not lost between two requests."""
 LEASE_MARGIN_SECONDS = 15.0  # by how much a lease outlasts the longest call: it may be passed on, and told late
 HOLD_FIRST = 0.1  # seconds that a call is thought to take before one has ended
+HOLD_LEAST = 0.001
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
 CROWD = 0.6  # so they ask three times as often as there is a lease for them, because they come by chance
 GOLDEN_RATIO = 0.618034  # its multiples, modulo 1, are spread as evenly as can be, wherever the row ends
@@ -248,7 +249,7 @@ class ShardTurns:
     def find_hold(self, key: str) -> float:
         """Give how many seconds a call of a key takes, in the mean."""
         turns = self._keys.get(key)
-        return max(HOLD_FIRST / 100 if turns is None else turns.hold, HOLD_FIRST / 100)
+        return HOLD_LEAST if turns is None else max(turns.hold, HOLD_LEAST)
 
     def answer(self, request: TurnRequest, now: float) -> TurnResponse:
         """Give turns to the calls of one process that share a key."""

@@ -45,6 +45,12 @@ class Host:
         await asyncio.sleep(0.01)
         self.at_once -= 1
 
+    async def hang(self) -> list[asyncio.Task[Outcome | None]]:
+        """Begin as many calls as may be at a host at once; they last until the test lets them end."""
+        hanging = [asyncio.create_task(self.call()) for _ in range(PACE.at_once)]
+        await asyncio.sleep(0)
+        return hanging
+
     async def visit(self) -> None:
         """Live as a message does: wait until it is its turn, then call."""
         held: Any = ()
@@ -69,8 +75,7 @@ async def test_a_handler_with_a_smaller_number_takes_no_more_turns_than_its_own(
     """Handlers share the count of a host, and a turn goes on only to calls of the same number."""
     host, alone = Host(), Host()
     alone.limits = host.limits
-    others = [asyncio.create_task(host.call()) for _ in range(2)]
-    await asyncio.sleep(0)
+    others = await host.hang()
     waiting = [asyncio.create_task(alone.call(pace=ALONE)) for _ in range(5)]
     await asyncio.sleep(0)
 
@@ -87,7 +92,7 @@ async def test_a_host_that_begins_to_hang_soon_keeps_nobody_waiting_in_the_proce
     host.is_open.set()
     await asyncio.gather(*(host.visit() for _ in range(50)))
     host.is_open.clear()
-    hanging = [asyncio.create_task(host.call()) for _ in range(2)]
+    hanging = await host.hang()
     await asyncio.sleep(0.3)
 
     beginning = time.monotonic()
@@ -104,8 +109,7 @@ async def test_a_host_that_hangs_keeps_no_call_of_another(monkeypatch: pytest.Mo
     """Whoever waits for it is due again later, and gives its place in the process to others."""
     monkeypatch.setattr(limits, "PASS_ON_SECONDS", 0.05)
     host = Host()
-    hanging = [asyncio.create_task(host.call()) for _ in range(2)]
-    await asyncio.sleep(0)
+    hanging = await host.hang()
 
     waiting = await host.call()
     assert isinstance(waiting, Outcome)
@@ -125,8 +129,7 @@ async def test_a_message_that_waited_gets_its_turn_when_the_host_is_free(monkeyp
     """It comes with its place in line."""
     monkeypatch.setattr(limits, "PASS_ON_SECONDS", 0.01)
     host = Host()
-    hanging = [asyncio.create_task(host.call()) for _ in range(2)]
-    await asyncio.sleep(0)
+    hanging = await host.hang()
     waiting = await host.call()
     assert isinstance(waiting, Outcome)
     assert waiting.turn is not None
