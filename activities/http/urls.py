@@ -53,7 +53,8 @@ def _read(text: str, where: str) -> URL:
     try:
         parts = urlsplit(text.strip())
         place = URL(f"{parts.scheme}://{parts.netloc}") if parts.netloc else URL(f"{parts.scheme}:")
-        host, port = place.raw_host or "", place.explicit_port
+        host = place.raw_host or ""
+        path, query = _escape(parts.path), _escape(parts.query)
     except ValueError as exc:  # also what Unicode has no name for
         raise AddressRefused(f"{where}can't be read ({exc}); correct it") from exc
 
@@ -63,6 +64,7 @@ def _read(text: str, where: str) -> URL:
     if not _HOST.fullmatch(host):
         raise AddressRefused(f"{where}names no host; write it like https://example.org/feed")
 
+    port = place.explicit_port
     if port is not None and not 1 <= port <= 65535:
         raise AddressRefused(f"{where}has the port {port}; give one from 1 to 65535")
 
@@ -72,8 +74,8 @@ def _read(text: str, where: str) -> URL:
     return URL.build(
         scheme=parts.scheme,
         authority=name_host(place),
-        path=_escape(parts.path) or "/",
-        query_string=_escape(parts.query),
+        path=path or "/",
+        query_string=query,
         encoded=True,
     )
 

@@ -137,6 +137,7 @@ def _to_v6(number: int) -> Address:
         ("http://[fe80::1%25eth0]/", "names no host"),
         ("http://\u2024\u2024/", "names no host"),
         ("http://[::1/", "can't be read"),
+        ("http://a.example/\ud800", "can't be read"),
     ],
 )
 def test_urls_that_handlers_do_not_visit_are_refused(text: str, sentence: str) -> None:
