@@ -23,14 +23,6 @@ def build_wheel(folder: Path) -> Path:
     return built
 
 
-def write_constraints(folder: Path) -> Path:
-    """Write the version of each package as uv.lock has it, for `make_environment`."""
-    path = folder / "constraints.txt"
-    only = ("--all-extras", "--no-dev", "--no-emit-workspace", "--no-hashes")
-    run(sys.executable, "-m", "uv", "export", "--quiet", "--frozen", *only, "--output-file", str(path), cwd=ROOT)
-    return path
-
-
 def make_environment(folder: Path, *packages: str) -> Path:
     """Make an environment with nothing but some packages and what they ask for; gives the folder of its programs.
 
@@ -38,6 +30,28 @@ def make_environment(folder: Path, *packages: str) -> Path:
     """
     run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, "env", cwd=folder)
     programs = folder / "env" / "bin"
+    install(programs, *packages, cwd=folder)
+    return programs
+
+
+def install(programs: Path, *packages: str, cwd: Path) -> None:
+    """Install packages into the environment that has these programs; among them may be options of `uv pip install`."""
     python = str(programs / "python")
-    run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *packages, cwd=folder)
+    run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *packages, cwd=cwd)
+
+
+def install_extras(folder: Path, wheel: Path, extras: str) -> Path:
+    """Make an environment of the wheel with some extras ("spark,web"), as uv.lock has them; gives its programs.
+
+    What the extras ask for comes first, by its hashes: uv would build pyspark, which has no wheel, again for each
+    environment that names no hash, and keep all of them (2 GB each).
+    """
+    locked = folder / "locked.txt"
+    chosen = [f"--extra={extra}" for extra in extras.split(",") if extra]
+    only = ("--no-dev", "--no-emit-workspace", "--output-file", str(locked))
+    run(sys.executable, "-m", "uv", "export", "--quiet", "--frozen", *chosen, *only, cwd=ROOT)
+
+    linked = ("--link-mode", "hardlink")
+    programs = make_environment(folder, "--no-deps", "--requirements", str(locked), *linked)
+    install(programs, f"dormice[{extras}] @ {wheel.as_uri()}", *linked, cwd=folder)
     return programs

@@ -25,7 +25,7 @@ from tests.databases import run_postgres
 from tests.outboxes import write_dsn
 from tests.processes import run_to_end
 from tests.topics import create_topic, produce_keys
-from tests.wheels import ROOT, build_wheel, make_environment, write_constraints
+from tests.wheels import ROOT, build_wheel, install_extras
 
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -144,15 +144,12 @@ Install = Callable[[str], Installation]
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Make the environment of some extras, once for all tests, with the versions of uv.lock; gives its programs."""
-    folder = tmp_path_factory.mktemp("wheel")
-    wheel, constraints = build_wheel(folder), write_constraints(folder)
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel"))
     made: dict[str, Path] = {}
 
     def make(extras: str) -> Path:
         if extras not in made:
-            place = tmp_path_factory.mktemp("env")
-            options = ("--constraint", str(constraints), "--link-mode", "hardlink")
-            made[extras] = make_environment(place, f"dormice[{extras}] @ {wheel.as_uri()}", *options)
+            made[extras] = install_extras(tmp_path_factory.mktemp("env"), wheel, extras)
         return made[extras]
 
     return make

@@ -14,7 +14,7 @@ from starter.local.embedded import EmbeddedServer
 from tests.clusters import run_cluster
 from tests.manifests import write_manifest
 from tests.processes import run_to_end
-from tests.wheels import build_wheel, make_environment
+from tests.wheels import build_wheel, install_extras, make_environment
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -36,7 +36,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the wheel and its extra for Spark."""
     folder = tmp_path_factory.mktemp("nodes")
-    return make_environment(folder, f"dormice[spark] @ {build_wheel(folder).as_uri()}")
+    return install_extras(folder, build_wheel(folder), "spark")
 
 
 @pytest.fixture
