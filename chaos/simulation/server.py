@@ -80,6 +80,8 @@ class Run:
     size: int = 0
     timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict[int, asyncio.TimerHandle])
     activities: dict[int, ActivityTask] = field(default_factory=dict[int, ActivityTask])
+    unheard: list[ActivityTask] = field(default_factory=list[ActivityTask])
+    """Activities that have ended since the last completed task, so that its workflow may not know of them yet."""
     requests: set[str] = field(default_factory=set[str])
     sticky: TaskTaker | None = None
     view: Replica | None = None
@@ -146,6 +148,7 @@ class Server:
             self._fail(run)
             return False
         run.attempt = 1
+        run.unheard.clear()
         self._append(run, Event(What.TASK_COMPLETED, self.now))
         for command in commands:
             self._obey(run, command)
@@ -168,6 +171,7 @@ class Server:
         """Record the result of an activity."""
         run = activity.run
         if run.activities.pop(activity.seq, None) is not None and run.is_open:
+            run.unheard.append(activity)
             self._note(run, Event(What.ACTIVITY_ENDED, self.now, activity.seq, resolution))
 
     def pick_worker(self, liked: TaskTaker | None = None, queue: str = "") -> TaskTaker | None:
@@ -238,6 +242,8 @@ class Server:
     def _time_out(self, task: WorkflowTask) -> None:
         if not task.is_over:
             self.faults.hits["task timed out"] += 1
+            for activity in task.run.unheard:
+                activity.note_hit()  # its worker may end meanwhile, and the run before it has used the answer
             self._end_task(task)
             self._fail(task.run)
 

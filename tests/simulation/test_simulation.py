@@ -20,6 +20,7 @@ KEPT = {
     2705186644: "heartbeats of solo calls are lost; the checks once took the call before for one that counts",
     582804876: "a process drains before its pack, whose task is late, has asked for what has ended",
     1900886457: "faults end while a worker is stopped; the checks once forgot that it was",
+    122025937: "a process drains after its pack was answered, and the task with the answer times out",
 }
 """Seeds with what each of them tries out. Seeds that have failed once belong here, with what was found."""
 
