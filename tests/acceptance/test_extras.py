@@ -40,6 +40,7 @@ NAMED = {
         for extras in INSTALLED.findall((ROOT / page).read_text())
     ),
     ",".join(re.findall(r"--extra (\S+)", (ROOT / "deploy/Dockerfile").read_text())),
+    "celery,web",  # docs/celery.md
 }
 """What pages and the image install together."""
 COMBINATIONS = ["", *EXTRAS, *sorted(NAMED)]

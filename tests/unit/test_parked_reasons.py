@@ -24,11 +24,15 @@ TEXTS = st.text(st.sampled_from("ab 7'\"`:/.,@…%"), max_size=30)
         ([f"can't find {uuid.UUID(int=n)}, isn't there" for n in MANY], "can't find …, isn't there"),
         ([f"due 2026-11-21T20:{n}:00Z, too late" for n in range(10, 50)], "due …, too late"),
         ([f"/data/{chr(97 + n)}/in is missing" for n in range(20)], "… is missing"),
+        (
+            [f"no whole answer (Cannot connect to host {chr(97 + n)}.example.org:443 ssl:default)" for n in range(20)],
+            "no whole answer (Cannot connect to host …:443 ssl:default)",
+        ),
         ([f"took {n}.5 s, {n} %" for n in MANY], "took … s, … %"),
     ],
 )
 def test_reasons_with_values_of_their_own_are_one_group(reasons: list[str], group: str) -> None:
-    """Numbers, ids, addresses, moments, paths and what is quoted: each shows as an ellipsis."""
+    """Numbers, ids, addresses, hosts, moments, paths and what is quoted: each shows as an ellipsis."""
     assert group_reasons(reasons) == [group] * len(reasons)
 
 
@@ -39,6 +43,13 @@ def test_values_that_come_again_are_told_apart_while_they_are_few() -> None:
 
     assert group_reasons(few) == ["status 404 for page …"] * 10 + ["status 410 for page …"] * 10
     assert set(group_reasons(many)) == {"status … again"}
+
+
+def test_fields_are_told_apart_though_they_have_dots() -> None:
+    """They say what to mend."""
+    reasons = [f"payload.{name}: is missing" for name in ("url", "min", "max", "to", "key", "port", "host")]
+
+    assert group_reasons(reasons) == reasons
 
 
 def test_what_is_the_same_in_all_of_a_group_is_shown() -> None:

@@ -9,6 +9,10 @@ ANYTHING = "…"
 VALUES_MAX = 5
 """Of values that come again, as codes of a status do, so many are told apart."""
 
+FIELDS = frozenset({"payload", "answer"})
+"""With what the path of a field begins, as in "payload.port"."""
+
+_HOST = re.compile(r"(?:[\w-]+\.)+[A-Za-z][\w-]*")
 _PART = re.compile(
     r"""
     (?<!\w)'[^']*'(?!\w) | (?<!\w)"[^"]*"(?!\w) | `[^`]*`   # what is quoted; the mark in "can't" quotes nothing
@@ -68,7 +72,12 @@ def _split(reason: str) -> tuple[tuple[str, ...], list[str]]:
 
 def _is_value(part: str) -> bool:
     is_address = "@" in part or "://" in part or part.startswith("/") or part.count("/") > 1
-    return is_address or part[0] in "'\"`" or any(map(str.isdigit, part))
+    return is_address or part[0] in "'\"`" or any(map(str.isdigit, part)) or _is_host(part)
+
+
+def _is_host(part: str) -> bool:
+    """Whether a part may be the name of a host, as in most reasons of requests; fields of a message have dots, too."""
+    return _HOST.fullmatch(part) is not None and part.partition(".")[0] not in FIELDS
 
 
 def _come_again(column: Sequence[str]) -> bool:
