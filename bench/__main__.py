@@ -11,7 +11,7 @@ import pkgutil
 import sys
 
 import bench
-from bench.harness import CLUSTER_OPTION
+from bench.harness import CLUSTER_OPTION, BadArgument
 from starter.cli.exit_codes import FINE, INTERRUPTED, WRONG
 from starter.cli.interruption import run_until_signal
 
@@ -33,6 +33,8 @@ NO_SCENARIO = {
     "spark_processes",
     "worker_process",
 }
+HAVE_FLAGS = {"pollers", "slow", "visits"}
+"""Scenarios that explain their flags themselves."""
 
 
 def scenarios() -> dict[str, str]:
@@ -58,7 +60,15 @@ def main(arguments: list[str]) -> int:
 
 
 async def _run(name: str, arguments: list[str]) -> int:
-    await importlib.import_module(f"bench.{name}").main(arguments)
+    scenario = importlib.import_module(f"bench.{name}")
+    if arguments[:1] in (["-h"], ["--help"]) and name not in HAVE_FLAGS:
+        print(f"{inspect.getdoc(scenario)}\n\n{inspect.getdoc(scenario.main)}")
+        return FINE
+    try:
+        await scenario.main(arguments)
+    except BadArgument as exc:
+        print(f"bench: {name}: {exc}", file=sys.stderr)
+        return WRONG
     return FINE
 
 

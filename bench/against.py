@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bench import against_process
 from bench.cycles import CACHE, COLD_DELAY, SECONDS, SLEEPERS
-from bench.harness import alternate, fresh_server, report, run_worker
+from bench.harness import BadArgument, alternate, choose, fresh_server, report, run_worker
 from bench.packs import COLD_DELAY as PACK_DELAY
 from bench.packs import CYCLES_COUNT, SIZE, SLOTS
 from bench.worker_process import Measured
@@ -49,14 +49,10 @@ HERE = Path(__file__).parent.parent
 async def main(arguments: list[str]) -> None:
     """Compare with the revision named first; of all there are, or of those named after it."""
     if not arguments:
-        print("against: name a revision of git, for example: ./run bench against HEAD~20")
-        return
-    revision, *names = arguments
-    if strange := [name for name in names if name not in LOADS]:
-        print(f"against: there is no load '{strange[0]}'; use any of {', '.join(LOADS)}")
-        return
+        raise BadArgument("a revision of git is missing; name one, as in ./run bench against HEAD~20")
+    revision, names = arguments[0], choose(arguments[1:], LOADS, "load")
     async with checked_out(revision) as folder:
-        rows = [row for name in names or LOADS for row in await _compare(name, folder)]
+        rows = [row for name in names for row in await _compare(name, folder)]
     note = f"ratio = this code / {revision}, median of {PAIRS} pairs on one server; 5 ms of I/O a call"
     report("against", rows, note=note, case=revision)
 

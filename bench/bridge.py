@@ -14,7 +14,7 @@ from temporalio.common import TypedSearchAttributes
 
 from bench.bridge_faults import measure_kills, measure_spikes
 from bench.bridging import PARTITIONS, Follower, Stage, bridging, fresh_stage, open_topic, produce
-from bench.harness import alternate, fill, new_prefix, report, working
+from bench.harness import alternate, choose, fill, new_prefix, read_count, report, working
 from bench.pack_filling import HOUR, Filling, build_starter, start_packs, to_order, wait_until_asleep
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
@@ -44,11 +44,9 @@ async def main(arguments: list[str]) -> None:
         "spike": measure_spikes,
         "kills": measure_kills,
     }
-    if arguments and arguments[0] not in parts:
-        print(f"bridge: there is no part '{arguments[0]}'; use {', '.join(parts)}")
-        return
-    counts = [int(number.replace("_", "")) for number in arguments[1:2]]
-    for name in arguments[:1] or ["solo", "pack"]:
+    named = choose(arguments[:1], parts, "part") if arguments else []
+    counts = [read_count([number], SOLO_COUNT) for number in arguments[1:2]]
+    for name in named or ["solo", "pack"]:
         await parts[name](*counts)
 
 

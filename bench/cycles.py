@@ -7,7 +7,7 @@ replays. More is always due than the machine can do, so the rate is what it can 
 from statistics import median
 from typing import Any
 
-from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
+from bench.harness import alternate, choose, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
 
 SECONDS = 10.0
@@ -22,7 +22,7 @@ WARM_DELAY = 1.0  # the shortest delay there is
 async def main(arguments: list[str]) -> None:
     """Measure `warm` and `cold`, or those named; every pair runs bare and dormice one after the other."""
     rows: list[dict[str, Any]] = []
-    for name in arguments or ["cold", "warm"]:
+    for name in choose(arguments, ("cold", "warm")):
         rows += await _compare(name)
     report("cycles", rows, note="rate = cycles/s; ratio = dormice / bare, median of the pairs")
 

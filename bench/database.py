@@ -17,6 +17,7 @@ import psutil
 from bench.harness import (
     SHARDS,
     ClusterServer,
+    choose,
     database_bytes,
     fill,
     fresh_cluster,
@@ -88,7 +89,7 @@ class Subject:
 async def main(arguments: list[str]) -> None:
     """Measure both servers, or the one that is named: postgresql, sqlite."""
     rows: list[dict[str, Any]] = []
-    for name in arguments or ["sqlite", "postgresql"]:
+    for name in choose(arguments, SUBJECTS, "server"):
         async with SUBJECTS[name]() as subject:
             await fill(await subject.server.connect(), "asleep", new_prefix(), 200, HOUR)  # the first are slower
             rows += [{"server": name} | row for row in [*await _run_solo(subject), *await _run_packs(subject)]]

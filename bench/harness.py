@@ -8,7 +8,7 @@ import platform
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -275,6 +275,27 @@ async def metric_total(server: EmbeddedServer, name: str) -> float:
     return sum(
         float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((name + "{", name + " "))
     )
+
+
+class BadArgument(Exception):
+    """A scenario does not know an argument; says so in a sentence."""
+
+
+def choose(arguments: Sequence[str], known: Collection[str], what: str = "case") -> list[str]:
+    """Give the names that are given, or all that are known without any; raises BadArgument for another name."""
+    if strange := [name for name in arguments if name not in known]:
+        raise BadArgument(f"there is no {what} '{strange[0]}'; use any of {', '.join(known)}")
+    return list(arguments or known)
+
+
+def read_count(arguments: Sequence[str], usual: int) -> int:
+    """Give the number that is given first, or the usual one; raises BadArgument for what is no whole number above 0."""
+    if not arguments:
+        return usual
+    digits = arguments[0].replace("_", "").replace(",", "")
+    if not (digits.isascii() and digits.isdigit() and int(digits)):
+        raise BadArgument(f"'{arguments[0]}' is no whole number above 0; give for example {usual}")
+    return int(digits)
 
 
 def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", case: str = "") -> None:

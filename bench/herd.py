@@ -12,7 +12,7 @@ from typing import Any
 
 from activities.idle.capacity import Capacity
 from bench.handlers import HERDED
-from bench.harness import fresh_server, new_prefix, noting, report
+from bench.harness import fresh_server, new_prefix, noting, read_count, report
 from examples.ledger import Entry, Ledger, audit
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
@@ -35,7 +35,7 @@ DRAIN_MAX_SECONDS = 900.0
 
 async def main(arguments: list[str]) -> None:
     """Measure the lane's rate with messages that fall due one by one, then the herd; an argument changes its count."""
-    count = int(arguments[0].replace("_", "")) if arguments else MESSAGES
+    count = read_count(arguments, MESSAGES)
     async with fresh_server() as server:
         prefix = new_prefix()
         async with noting(server, prefix) as ledger:

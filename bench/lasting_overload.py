@@ -24,7 +24,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from worker.run import WorkerPlan, run_workers
 
-MINUTES = 30.0
+MINUTES = 30
 TRIAL, TRIED, TRIED_SECONDS = "trial", 1_500, 60.0
 WARM_UP_SECONDS = 20.0
 DELAY_SECONDS = 60.0

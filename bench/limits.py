@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from bench.harness import fresh_server, new_prefix, noting, report
+from bench.harness import choose, fresh_server, new_prefix, noting, report
 from bench.limited_handlers import HOT, KINDS, MANY, MINUTE, PER_MINUTE
 from examples.ledger import Entry
 from shared.messages.encoding import Pack
@@ -26,10 +26,10 @@ WARM_UP_SECONDS = 75.0  # while all messages ask for the first time, the worker 
 
 async def main(arguments: list[str]) -> None:
     """Measure each kind on a server of its own, or only the one that is named (many or hot)."""
-    kinds = [kind for kind in KEYS if not arguments or kind.endswith(arguments[0])]
+    kinds = {kind.rpartition("-")[2]: kind for kind in KEYS}
     note = "all due at once, in 40 packs; one worker process; calls counted by a ledger that the handlers keep"
-    for kind in kinds:
-        report("limits", [await _measure(kind)], note=note, case=kind.rpartition("-")[2])
+    for name in choose(arguments, kinds):
+        report("limits", [await _measure(kinds[name])], note=note, case=name)
 
 
 async def _measure(kind: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from bench.handlers import KIND_VARIABLE, PACKS_VARIABLE
-from bench.harness import fresh_server, new_prefix, report, working
+from bench.harness import fresh_server, new_prefix, read_count, report, working
 from bench.pack_filling import HOUR, Filling, to_order
 from cluster.cluster import POSTGRES_SETTINGS
 from cluster.postgres import USER, Postgres
@@ -38,7 +38,7 @@ Application = psycopg.AsyncConnection[Any]
 
 async def main(arguments: list[str]) -> None:
     """Measure a backlog packed and solo, and rows that come one by one; a number changes how many are packed."""
-    count = int(arguments[0].replace("_", "")) if arguments else PACK_COUNT
+    count = read_count(arguments, PACK_COUNT)
     rows = [
         await _measure("pack", count, outboxes=1),
         await _measure("pack", count, outboxes=2),

@@ -14,7 +14,7 @@ from typing import Any
 from temporalio.client import Client
 
 from bench import lasting_overload
-from bench.harness import fresh_server, metric_total, new_prefix, report, run_worker
+from bench.harness import fresh_server, metric_total, new_prefix, read_count, report, run_worker
 from bench.worker_process import KIND, Order
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
@@ -36,9 +36,9 @@ async def main(arguments: list[str]) -> None:
     `lasting` measures half an hour of overload instead, or as many minutes as a further argument says.
     """
     if arguments[:1] == ["lasting"]:
-        await lasting_overload.measure(float(arguments[1]) if arguments[1:] else lasting_overload.MINUTES)
+        await lasting_overload.measure(read_count(arguments[1:], lasting_overload.MINUTES))
         return
-    count = int(arguments[0]) if arguments else MESSAGES
+    count = read_count(arguments, MESSAGES)
     rows: list[dict[str, Any]] = []
     for case in ("steady", "overload", "naive"):
         row = await _measure(case, count)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from bench.harness import fill, fresh_server, new_prefix, report, run_worker, working
+from bench.harness import BadArgument, fill, fresh_server, new_prefix, report, run_worker, working
 from bench.pack_crowd import measure_crowd
 from bench.pack_filling import (
     HOUR,
@@ -62,7 +62,7 @@ async def main(arguments: list[str]) -> None:
         fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance]"
         crowd = "crowd N [seconds] [mean delay]"
         others = f"{fill}, {crowd}, list [N], count [N] or sleepers [N]"
-        print(f"packs: there is no part '{name}'; use {', '.join(parts)}, {others}")
+        raise BadArgument(f"there is no part '{name}'; use {', '.join(parts)}, {others}")
     else:
         for part in [name] if name else ["cycles", "starts", "bytes"]:
             await parts[part]()

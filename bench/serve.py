@@ -15,7 +15,7 @@ import httpx
 from temporalio.client import Client
 
 from bench.bare_loop import start_bare
-from bench.harness import alternate, fill, fresh_server, new_prefix, noting, report
+from bench.harness import BadArgument, alternate, fill, fresh_server, new_prefix, noting, report
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 
@@ -31,7 +31,10 @@ _numbers = itertools.count()
 
 async def main(arguments: list[str]) -> None:
     """Compare starts, pair by pair; and time `GET` beside a busy worker. The argument is a factor of the sizes."""
-    factor = float(arguments[0]) if arguments else 1.0
+    try:
+        factor = float(arguments[0]) if arguments else 1.0
+    except ValueError as exc:
+        raise BadArgument(f"'{arguments[0]}' is no number; give a factor, such as 0.5") from exc
     async with AsyncExitStack() as stack:
         server, prefix = await stack.enter_async_context(fresh_server()), new_prefix()
         api = await stack.enter_async_context(_serving(server, prefix))

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from bench.harness import database_bytes, fill, fresh_server, new_prefix, report
+from bench.harness import database_bytes, fill, fresh_server, new_prefix, read_count, report
 
 COUNT = 5000
 
 
 async def main(arguments: list[str]) -> None:
     """Start `COUNT` (or as many as the argument says) messages on a slimmed and on a full server."""
-    count = int(arguments[0]) if arguments else COUNT
+    count = read_count(arguments, COUNT)
     rows: list[dict[str, Any]] = []
     for name in ("slimmed", "full", "slimmed", "full"):
         async with fresh_server(slim=name == "slimmed") as server:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from bench.bare_loop import start_bare
-from bench.harness import alternate, fresh_server, new_prefix, report
+from bench.harness import alternate, choose, fresh_server, new_prefix, read_count, report
 from bench.pack_filling import HOUR, Filling, start_packs
 from bench.spark_pipeline import run_pipeline
 from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_beside, write_rows
@@ -38,11 +38,9 @@ async def main(arguments: list[str]) -> None:
     """Run the part named first, with the counts behind it; without one: solo, packs and prepare."""
     parts = {"solo": _solo, "packs": _packs, "prepare": _prepare, "memory": _memory, "crash": _crash}
     parts |= {"reconcile": _reconcile, "beside": _beside, "pipeline": partial(run_pipeline, worker=_WORKER)}
-    if arguments and arguments[0] not in parts:
-        print(f"spark: there is no part '{arguments[0]}'; use {', '.join(parts)}")
-        return
-    counts = [int(text.replace("_", "").replace(",", "")) for text in arguments[1:]]
-    for name in arguments[:1] or ["solo", "packs", "prepare"]:
+    named = choose(arguments[:1], parts, "part") if arguments else []
+    counts = [read_count([number], SOLO_COUNT) for number in arguments[1:]]
+    for name in named or ["solo", "packs", "prepare"]:
         await parts[name](counts)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.harness import alternate, fresh_server, new_prefix, report
+from bench.harness import alternate, fresh_server, new_prefix, read_count, report
 from starter.local.embedded import EmbeddedServer
 
 COUNT = 4000
@@ -19,7 +19,7 @@ PAIRS = 2
 
 async def main(arguments: list[str]) -> None:
     """Start `COUNT` (or as many as the argument says) bare workflows and as many messages, pair by pair."""
-    count = int(arguments[0]) if arguments else COUNT
+    count = read_count(arguments, COUNT)
     rates: dict[str, list[float]] = {"bare client": [], "dormice load": []}
     async with fresh_server() as server:
         await _start_bare(server, 200)  # the first starts on an empty server are slower

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bench.handlers import DELETE_AFTER_VARIABLE, RESTLESS, RESTLESS_PACKED
-from bench.harness import database_bytes, fresh_server, metric_total, new_prefix, noting, report
+from bench.harness import database_bytes, fresh_server, metric_total, new_prefix, noting, read_count, report
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
@@ -39,7 +39,7 @@ WAYS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
 
 async def main(arguments: list[str]) -> None:
     """Measure each way for some minutes, six unless told; a row a minute."""
-    minutes = int(arguments[0]) if arguments else 6
+    minutes = read_count(arguments, 6)
     rows: list[dict[str, Any]] = []
     for way, (config, extra) in WAYS.items():
         async with fresh_server(config=config) as server:

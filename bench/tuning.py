@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
+from bench.harness import alternate, choose, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
 from starter.local.embedded import EmbeddedServer
 
@@ -34,6 +34,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 async def main(arguments: list[str]) -> None:
     """Measure every variant, or those whose name contains an argument, in pairs with the default."""
     chosen = {n: v for n, v in VARIANTS.items() if not arguments or any(a in n for a in arguments)}
+    if not chosen:
+        choose(arguments, VARIANTS, "variant")
     async with fresh_server() as server:
         default = Order(what="dormice", prefix=new_prefix(), seconds=SECONDS, warmup=3)
         await _prepare(server, default)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.harness import alternate, report
+from bench.harness import alternate, choose, report
 from bench.peers.contestants import CONTESTANTS, FLOOR, Contestant, find_contestant
 from bench.peers.kills import measure_kills
 from bench.peers.processes import fill, running, to_order
@@ -43,9 +43,7 @@ async def main(arguments: list[str]) -> None:
     if "warm" in modes:
         takers = [one for one in takers if one.is_for_many]
     known = [one.name for one in takers]
-    if strange := [name for name in named if name not in known]:
-        print(f"peers: there is no contestant '{strange[0]}'; use {', '.join(MODES)}, or any of {', '.join(known)}")
-        return
+    choose(named, [*known, *MODES], "contestant")
     contestants = [find_contestant(name) for name in named] if named else takers
     async with run_servers() as servers:
         if "kills" in modes:
