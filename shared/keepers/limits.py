@@ -32,7 +32,6 @@ CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
 """How long unused slots stay usable, so that slots are not lost between two requests."""
 LEASE_MARGIN_SECONDS = 15.0  # by how much a lease outlasts the longest call: it may be passed on, and told late
 HOLD_FIRST = 0.1  # seconds that a call is thought to take before one has ended
-HOLD_LEAST = 0.001
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
 CROWD = 0.6  # so they ask three times as often as there is a lease for them, because they come by chance
 GOLDEN_RATIO = 0.618034  # its multiples, modulo 1, are spread as evenly as can be, wherever the row ends
@@ -113,21 +112,48 @@ class TurnResponse(NamedTuple):
     lease_until: float = 0.0  # names the leases that come with the slots; 0: there are none
 
 
+class LeaseLine:
+    """Those who wait for a lease of one key: how many they are, and when each asks again."""
+
+    __slots__ = ("_spot", "hold", "waiting")
+
+    def __init__(self, hold: float = HOLD_FIRST, waiting: int = 0) -> None:
+        self.hold = hold  # mean seconds of a call
+        self.waiting = waiting  # about how many messages wait
+        self._spot = 0.0  # where in the time of all others the last of them asks again
+
+    def let_in(self, free: int, held: int, fresh: int) -> int:
+        """Give how many of those who ask may begin; first those who held a place in line, then the fresh ones."""
+        taken = min(free, held + fresh)
+        joining, leaving = max(fresh - max(taken - held, 0), 0), min(taken, held)
+        self.waiting = max(self.waiting + joining - leaving, held + fresh - taken)
+        return taken
+
+    def find_look(self, at_once: int) -> float:
+        """Give in how many seconds one who waits asks again: evenly spread over the time until all had their turn."""
+        self._spot = (self._spot + GOLDEN_RATIO) % 1
+        drain = CROWD * self.waiting * self.hold / at_once
+        return min(max(drain * self._spot, LOOK_MIN_SECONDS), LOOK_MAX_SECONDS)
+
+    def note_end(self, seconds: float, passed_on: int) -> None:
+        """Note the end of a lease whose calls took some seconds each; it was passed on to some that waited."""
+        self.waiting = max(self.waiting - passed_on, 0)
+        self.hold += HOLD_WEIGHT * (seconds - self.hold)
+
+
 class KeyTurns:
     """The turns of one key; moments are seconds since the epoch."""
 
-    __slots__ = ("back", "credit", "hold", "leases", "next_slot", "spot", "waiting")
+    __slots__ = ("back", "credit", "leases", "line", "next_slot")
 
     def __init__(
-        self, next_slot: float = 0.0, back: float = 0.0, credit: float = 0.0, hold: float = HOLD_FIRST
+        self, next_slot: float = 0.0, back: float = 0.0, credit: float = 0.0, line: LeaseLine | None = None
     ) -> None:
         self.next_slot = next_slot  # the first slot that nobody has reserved
         self.back = back  # the last position in line
         self.credit = credit
-        self.hold = hold  # mean seconds of a call
+        self.line = line or LeaseLine()
         self.leases: dict[int, int] = {}  # how many calls run, by when their leases end, in milliseconds
-        self.waiting = 0  # about how many messages wait for a lease
-        self.spot = 0.0  # where in the time of all others the last of them asks again
 
     def take(self, pace: Pace, now: float, held: Sequence[float], fresh: int) -> TurnResponse:
         """Give out what is free, and positions in line for all others."""
@@ -138,7 +164,7 @@ class KeyTurns:
         self.leases = {until: count for until, count in self.leases.items() if until > now * 1000}
         free = pace.at_once - sum(self.leases.values()) if pace.at_once else math.inf
         ahead = 0.0 if pace.at_once else AHEAD_SECONDS  # with leases nothing is reserved: a lease is free or not
-        interval = max(pace.interval, HURRY * self.hold / pace.at_once if pace.at_once else 0.0)
+        interval = max(pace.interval, HURRY * self.line.hold / pace.at_once if pace.at_once else 0.0)
         answer = TurnResponse([], [], ceil_ms(now + pace.lease) / 1000 if pace.at_once else 0.0)
         self.next_slot = max(self.next_slot, now - pace.credit)
         for position in (*sorted(held), *[math.inf] * fresh):
@@ -159,22 +185,14 @@ class KeyTurns:
         """Give out free leases, to those first who have waited for longest; a position is when they began to wait."""
         self.leases = {until: count for until, count in self.leases.items() if until > now * 1000}
         free = max(pace.at_once - sum(self.leases.values()), 0)
-        positions = [*sorted(held), *[now] * fresh]
-        taken = min(free, len(positions))
-        left = positions[taken:]
-        self.waiting = max(self.waiting + max(fresh - max(taken - len(held), 0), 0) - min(taken, len(held)), len(left))
+        taken = self.line.let_in(free, len(held), fresh)
+        left = [*sorted(held), *[now] * fresh][taken:]
+        looks = [now + self.line.find_look(pace.at_once) for _ in left]
 
-        looks = [now + self._find_lease_look(pace) for _ in left]
         until = ceil_ms(now + pace.lease)
         if taken:
             self.leases[until] = self.leases.get(until, 0) + taken
         return TurnResponse([now] * taken, list(zip(left, looks, strict=True)), until / 1000)
-
-    def _find_lease_look(self, pace: Pace) -> float:
-        """Give in how many seconds one who waits asks again: evenly spread over the time until all had their turn."""
-        self.spot = (self.spot + GOLDEN_RATIO) % 1
-        drain = CROWD * self.waiting * self.hold / pace.at_once
-        return min(max(drain * self.spot, LOOK_MIN_SECONDS), LOOK_MAX_SECONDS)
 
     def _join_line(self, now: float, interval: float) -> float:
         self.back = max(self.back, self.next_slot, now) + interval
@@ -196,11 +214,10 @@ class KeyTurns:
 
     def end_lease(self, lease_until: float, seconds: float, passed_on: int) -> None:
         """Take a lease back whose calls took some seconds each; it was passed on to some that waited."""
-        self.waiting = max(self.waiting - passed_on, 0)
+        self.line.note_end(seconds, passed_on)
         until = round(lease_until * 1000)
         if (count := self.leases.pop(until, 0)) > 1:
             self.leases[until] = count - 1
-        self.hold += HOLD_WEIGHT * (seconds - self.hold)
 
     def is_at_rest(self, now: float) -> bool:
         """Return whether a new key would be the same."""
@@ -209,17 +226,17 @@ class KeyTurns:
 
     def dump(self) -> list[Any]:
         """Give the wire form."""
-        numbers = [round(n, 3) for n in (self.next_slot, self.back, self.credit, self.hold)]
+        numbers = [round(n, 3) for n in (self.next_slot, self.back, self.credit, self.line.hold)]
         leases = [part for lease in self.leases.items() for part in lease]
-        return [*numbers, leases, self.waiting] if leases or self.waiting else numbers
+        return [*numbers, leases, self.line.waiting] if leases or self.line.waiting else numbers
 
     @classmethod
     def load(cls, wire: Sequence[Any]) -> Self:
         """Read a wire form."""
-        turns = cls(*wire[:4])
+        next_slot, back, credit, hold = wire[:4]
+        turns = cls(next_slot, back, credit, LeaseLine(hold, wire[5] if len(wire) > 5 else 0))
         leases: list[int] = wire[4] if len(wire) > 4 else []
         turns.leases = dict(zip(leases[::2], leases[1::2], strict=True))
-        turns.waiting = wire[5] if len(wire) > 5 else 0
         return turns
 
 
@@ -245,11 +262,6 @@ class ShardTurns:
         turns = self._keys.get(lease.key)
         if turns is not None:
             turns.end_lease(lease.until, lease.seconds, lease.passed_on)
-
-    def find_hold(self, key: str) -> float:
-        """Give how many seconds a call of a key takes, in the mean."""
-        turns = self._keys.get(key)
-        return HOLD_LEAST if turns is None else max(turns.hold, HOLD_LEAST)
 
     def answer(self, request: TurnRequest, now: float) -> TurnResponse:
         """Give turns to the calls of one process that share a key."""

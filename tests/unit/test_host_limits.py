@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.admission import limits
+from activities.admission import leases
 from activities.admission.limits import Limits
 from activities.api.limit import Limit
 from activities.handlers.host_limit import per_host
@@ -107,7 +107,7 @@ async def test_a_host_that_begins_to_hang_soon_keeps_nobody_waiting_in_the_proce
 
 async def test_a_host_that_hangs_keeps_no_call_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for it is due again later, and gives its place in the process to others."""
-    monkeypatch.setattr(limits, "PASS_ON_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "PASS_ON_SECONDS", 0.05)
     host = Host()
     hanging = await host.hang()
 
@@ -127,7 +127,7 @@ async def test_a_host_that_hangs_keeps_no_call_of_another(monkeypatch: pytest.Mo
 
 async def test_a_message_that_waited_gets_its_turn_when_the_host_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes with its place in line."""
-    monkeypatch.setattr(limits, "PASS_ON_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "PASS_ON_SECONDS", 0.01)
     host = Host()
     hanging = await host.hang()
     waiting = await host.call()
@@ -137,6 +137,22 @@ async def test_a_message_that_waited_gets_its_turn_when_the_host_is_free(monkeyp
     await asyncio.gather(*hanging)
 
     assert await host.call(held=list(waiting.turn)) is None
+
+
+async def test_calls_that_heed_no_time_limit_do_not_stop_a_host_for_good() -> None:
+    """Their turns end some seconds after their time, as those of killed workers do; that they end later changes none."""
+    host, brief = Host(), Pace.of(0, 0.0, 2, 0.05)
+    hanging = [asyncio.create_task(host.call(pace=brief)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+
+    others = [asyncio.create_task(host.call(pace=brief)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert host.at_once == 4
+
+    host.is_open.set()
+    assert await asyncio.gather(*hanging, *others) == [None] * 4
+    await asyncio.gather(*(host.visit() for _ in range(20)))
+    assert host.calls == 24
 
 
 @pytest.mark.parametrize(
