@@ -59,6 +59,17 @@ async def test_an_etag_turns_the_next_visit_into_a_question(site: WebSite, visit
     assert second.payload == {**first.payload, "seen": {**first.payload["seen"], "interval": 120960}}
 
 
+async def test_a_visit_that_learns_nothing_new_leaves_the_payload_alone(site: WebSite, visitor: Visitor) -> None:
+    """What is written again is checked, sent and stored again, which costs more than the visit."""
+    site.pages["/a"] = conditional('"one"', b"words")
+
+    first = await visitor.come_back({"url": site.url("/a"), "interval": DAY, "max": DAY})
+    second = await visitor.visit(first.payload, NOW + D)
+
+    assert isinstance(second, Again)
+    assert second.payload is UNCHANGED
+
+
 async def test_last_modified_turns_the_next_visit_into_a_question(site: WebSite, visitor: Visitor) -> None:
     """Last-Modified is sent back as If-Modified-Since, letter for letter, and a bare 304 keeps it."""
     modified = "Fri, 20 Nov 2026 18:00:00 GMT"

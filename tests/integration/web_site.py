@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import pytest
 
-from activities.api.outcome import Again, Reject, to_outcome
+from activities.api.outcome import UNCHANGED, Again, Reject, to_outcome
 from activities.handlers.http.handler import http
 from activities.http.address_guard import AddressGuard
 from activities.http.client import HttpClient
@@ -155,10 +155,10 @@ class Visitor:
         return outcome
 
     async def come_back(self, payload: Any, now: datetime = NOW) -> Again:
-        """Run one cycle that is to end in another one."""
+        """Run one cycle that is to end in another one, and give it with the payload that this one will have."""
         outcome = await self.visit(payload, now)
         assert isinstance(outcome, Again), outcome
-        return outcome
+        return replace(outcome, payload=payload) if outcome.payload is UNCHANGED else outcome
 
     async def refuse(self, payload: Any) -> str:
         """Run one cycle that is to be rejected, and give the reason."""

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from activities.api.context import Context
-from activities.api.outcome import Again, Reject, RetryAfter
+from activities.api.outcome import UNCHANGED, Again, Reject, RetryAfter
 from activities.api.policies import hold, nutch_adaptive, nutch_gone
 from activities.handlers.host_gate import TRANSIENT, name_host_gate
 from activities.handlers.http.plan import VALIDATORS, VisitPlan, to_number
@@ -113,8 +113,11 @@ def _remember(
     return {key: value for key, value in kept.items() if value}
 
 
-def _with_seen(plan: VisitPlan, seen: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _with_seen(plan: VisitPlan, seen: Mapping[str, Any], settings: Settings) -> Any:
     """Give the payload for the next visit; what does not fit the payload limit is dropped, validators first."""
+    if seen == plan.payload.get("seen"):
+        return UNCHANGED  # a payload costs more than a visit: it is checked, sent and stored
+
     bare = {key: value for key, value in plan.payload.items() if key != "seen"}
     without_validators = {key: value for key, value in seen.items() if key not in VALIDATORS}
     candidates = ({**bare, "seen": dict(seen)}, {**bare, "seen": without_validators}, bare)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, cast
 
 from yarl import URL
@@ -15,6 +16,8 @@ from shared.messages.timespan import HORIZON
 START_INTERVAL = timedelta(days=1)  # StormCrawler's default; the shortest and longest are those of NutchRules
 FRESH_MAX = timedelta(days=1)  # what a site may ask for, unless the payload has a longest interval
 VALIDATORS = ("etag", "modified", "page")
+USUAL = NutchRules().bounds
+RULES_MAX = 1000  # rules that are kept, because most messages have the same
 SEEN = (*VALIDATORS, "digest", "interval", "changed")
 
 
@@ -40,7 +43,7 @@ def read_plan(payload: Any) -> VisitPlan:
     kept = _read_object(given.get("seen"))
     seen = {key: kept[key] for key in SEEN if isinstance(kept.get(key), str | int | float)}
 
-    rules = NutchRules(bounds=_read_bounds(given))
+    rules = _make_rules(*_read_bounds(given))
     interval = _read_seconds(given, "interval") or START_INTERVAL
     if _is_seconds(seen.get("interval")):
         interval = timedelta(seconds=seen["interval"])
@@ -68,16 +71,20 @@ def _read_object(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _read_bounds(given: Mapping[str, Any]) -> Bounds:
-    defaults = NutchRules().bounds
+def _read_bounds(given: Mapping[str, Any]) -> tuple[timedelta, timedelta]:
     shortest, longest = _read_seconds(given, "min"), _read_seconds(given, "max")
     if shortest and longest and shortest > longest:
         raise VisitRefused(f"payload.min: is more than payload.max, {to_number(longest)} s; make it smaller")
 
-    return Bounds(
-        shortest or min(defaults.shortest, longest or defaults.shortest),
-        longest or max(defaults.longest, shortest or defaults.longest),
+    return (
+        shortest or min(USUAL.shortest, longest or USUAL.shortest),
+        longest or max(USUAL.longest, shortest or USUAL.longest),
     )
+
+
+@lru_cache(maxsize=RULES_MAX)
+def _make_rules(shortest: timedelta, longest: timedelta) -> NutchRules:
+    return NutchRules(bounds=Bounds(shortest, longest))
 
 
 def _read_seconds(given: Mapping[str, Any], name: str) -> timedelta | None:

@@ -19,6 +19,7 @@ from shared.errors import GiveUp, RetryLater
 
 REDIRECTS_MAX = 5
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+UNTIMED = aiohttp.ClientTimeout(total=None)  # the visit as a whole has its limit, and each timer costs
 DIGEST_BYTES = 8  # compared only with the previous digest: an equal one by chance has the probability 2^-64
 
 
@@ -46,11 +47,14 @@ async def visit_and_decide(message: Message, ctx: Context) -> Again | Reject:
 async def _visit(plan: VisitPlan, ctx: Context) -> VisitResponse:
     url = plan.url
     for _ in range(REDIRECTS_MAX + 1):
-        headers = _request_headers(plan.seen, _digest(str(url).encode()))
+        page = _digest(str(url).encode())
+        headers = _request_headers(plan.seen, page)
         try:
-            async with ctx.http.get(url, headers=headers, allow_redirects=False, auto_decompress=False) as response:
+            async with ctx.http.get(
+                url, headers=headers, allow_redirects=False, auto_decompress=False, timeout=UNTIMED
+            ) as response:
                 if response.status not in REDIRECTS or "Location" not in response.headers:
-                    return await _read_answer(response, url, ctx.settings.http_max_bytes)
+                    return await _read_answer(response, page, ctx.settings.http_max_bytes)
         except GiveUp as exc:  # from the guard or the body's reader, which don't know the URL
             raise VisitRefused(f"payload.url: {show_url(url)}: {exc}") from exc
         except aiohttp.InvalidURL as exc:  # numbers that some programs take for an address
@@ -83,10 +87,10 @@ def _request_headers(seen: Mapping[str, Any], page: str) -> dict[str, str]:
     return headers
 
 
-async def _read_answer(response: aiohttp.ClientResponse, url: URL, max_bytes: int) -> VisitResponse:
+async def _read_answer(response: aiohttp.ClientResponse, page: str, max_bytes: int) -> VisitResponse:
     body = hashlib.blake2b(digest_size=DIGEST_BYTES)
     is_success = 200 <= response.status < 300
-    if is_success or response.status == 304:
+    if is_success:
         async with aclosing(iterate_body(response, max_bytes)) as pieces:
             async for piece in pieces:
                 body.update(piece)
@@ -97,7 +101,7 @@ async def _read_answer(response: aiohttp.ClientResponse, url: URL, max_bytes: in
     return VisitResponse(
         status=response.status,
         headers=response.headers,
-        page=_digest(str(url).encode()),
+        page=page,
         digest=digest,
         is_conditional=is_conditional,
     )
