@@ -1,7 +1,8 @@
 """Handlers whose I/O has a long tail: calls that hang, last, or are many at once; `peers`: others with the same I/O.
 
-`./run bench slow [ROW …] [FLAGS]` measures the rows `hanging`, `long`, `tail`, `solo` and `thousands`, all unless some
-are named; `./run bench slow peers [CONTESTANT …] [FLAGS]` the row `tail` with Kafka + Redis, a table and procrastinate.
+`./run bench slow [ROW …] [FLAGS]` measures the rows `hanging`, `long`, `tail`, `solo`, `thousands` and `visits`, all
+unless some are named; `./run bench slow peers [CONTESTANT …] [FLAGS]` the row `tail`, or another one with `--row`, with
+Kafka + Redis, a table and procrastinate.
 Handlers sleep; with `--http` they make requests to a site of their own. `--help` lists the flags.
 """
 

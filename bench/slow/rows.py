@@ -63,4 +63,13 @@ ROWS = {
         seconds=120.0,
         warmup=30.0,
     ),
+    "visits": Row(
+        title="visits that are answered at once",
+        messages=100_000,
+        rate=10_000 / 3,
+        tolerance=1.5,
+        io=0.0,
+        seconds=90.0,
+        warmup=30.0,
+    ),
 }

@@ -34,6 +34,7 @@ FILLED_PER_SECOND = 6000
 START_SECONDS = 30.0
 WINDOW_SECONDS = 30.0
 PEERS_MODE = "peers"
+PEERS_ROW = "tail"
 
 
 async def main(arguments: list[str]) -> None:
@@ -43,7 +44,7 @@ async def main(arguments: list[str]) -> None:
     async with contextlib.AsyncExitStack() as stack:
         site = await stack.enter_async_context(_run_site()) if flags.http else ""
         if names[:1] == [PEERS_MODE]:
-            rows = await _measure_peers(names[1:] or list(PEERS), _change(ROWS["tail"], flags), site)
+            rows = await _measure_peers(names[1:] or list(PEERS), _change(ROWS[flags.row or PEERS_ROW], flags), site)
         else:
             rows = [await _measure_alone(_change(ROWS[name], flags), site) for name in names or ROWS]
     _report(rows, flags)
@@ -52,6 +53,7 @@ async def main(arguments: list[str]) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench slow", description="see bench/slow/__init__.py")
     parser.add_argument("names", nargs="*", help=f"{', '.join(ROWS)}; or {PEERS_MODE} and any of {', '.join(PEERS)}")
+    parser.add_argument("--row", choices=list(ROWS), help=f"which row peers have, {PEERS_ROW} by itself")
     parser.add_argument("--messages", type=int, help="how many messages")
     parser.add_argument("--rate", type=float, help="how many calls a second are due")
     parser.add_argument("--special", type=int, help="how many messages hang, or last long each time")
@@ -80,7 +82,7 @@ def _report(rows: list[dict[str, Any]], flags: argparse.Namespace) -> None:
     for name, value in vars(flags).items():
         if name != "names" and value:
             option = f"--{name.replace('_', '-')}"
-            words += [option] if value is True else [option, f"{value:g}"]
+            words += [option] if value is True else [option, value if isinstance(value, str) else f"{value:g}"]
     what = "requests to a site on loopback" if flags.http else "handlers sleep"
     note = f"{what}; one worker process each; late: seconds after the due time, of all but special messages"
     report("slow", rows, note=note, case=" ".join(words))
