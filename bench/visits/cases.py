@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 
-BARE = "bare"
+SCRAPY = "scrapy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One load.
 
-    `kind` is the built-in `http`, or `ten-lines`, a handler that reads a page and comes back. `size` is that of its
-    packs, 0 for a workflow each. The messages are spread over `hosts`; the site answers in full, or with 304 where
-    a visit has a validator. With `is_encrypted` it is asked by TLS.
+    `kind` is the built-in `http`, or `ten-lines`, a handler that reads a page and comes back, or `scrapy`, which visits
+    without an end and stores nothing. `size` is that of its packs, 0 for a workflow each. The messages are spread over
+    `hosts`; the site answers in full, or with 304 where a visit has a validator. With `is_encrypted` it is asked by
+    TLS.
     """
 
     title: str
@@ -36,5 +37,6 @@ CASES = {
     "http-polite": Case(title="http, packed, one host, 8 at once", kind="http"),
     "tls": Case(title="ten lines, packed, TLS", is_encrypted=True),
     "solo": Case(title="ten lines, solo", size=0, messages=6000, rate=300.0),
+    "scrapy": Case(title="Scrapy", kind=SCRAPY),
     "http-solo": Case(title="http, solo", kind="http", size=0, messages=6000, rate=300.0, at_once=64),
 }

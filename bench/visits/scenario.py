@@ -12,11 +12,14 @@ from typing import Any
 import psutil
 
 from bench.harness import fresh_server, report, sum_cpu
-from bench.visits.cases import CASES, Case
+from bench.visits.cases import CASES, SCRAPY, Case
 from bench.visits.order import Order, Seen
 from bench.visits.site import Site, run_site
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import kill_supervised, start_supervised
+
+PROCESS = "bench.visits.process"
+SPIDER = "bench.visits.spider"
 
 FILLED_PER_SECOND = 5000
 START_SECONDS = 20.0
@@ -39,15 +42,27 @@ async def main(arguments: list[str]) -> None:
     rows: list[dict[str, Any]] = []
     async with run_site() as site:
         for name in flags.names or CASES:
-            rows.append(await _measure(replace(CASES[name], **changes), site, flags))
+            case = replace(CASES[name], **changes)
+            rows.append(await (_measure_spider if case.kind == SCRAPY else _measure)(case, site, flags))
             print(rows[-1], file=sys.stderr, flush=True)
     note = "a page of 3 KB from nginx on loopback, keep-alive; one worker process; cpu: milliseconds a visit"
     report("visits", rows, note=note, case=" ".join(arguments))
 
 
+async def _measure_spider(case: Case, site: Site, flags: argparse.Namespace) -> dict[str, Any]:
+    """Let Scrapy visit as often as it can."""
+    order = _to_order(case, site, "", flags)
+    bare = await _run("bare", replace(order, seconds=BARE_SECONDS))
+    cpu = sum_cpu(site.process)
+    seen = await _run("visit", order, SPIDER)
+    spent = (sum_cpu(site.process) - cpu) * order.seconds / (order.seconds + order.warmup)
+    return _to_row(case, seen, bare, spent) | {"due/s": None, "late p50": None, "late p99": None}
+
+
 async def _measure(case: Case, site: Site, flags: argparse.Namespace) -> dict[str, Any]:
+    """Serve messages that are due at the case's rate."""
     async with fresh_server() as server:
-        order = _to_order(case, site, server, flags)
+        order = _to_order(case, site, server.address, flags)
         bare = await _run("bare", replace(order, seconds=BARE_SECONDS, hosts=1))
         order = replace(order, due_at=time.time() + START_SECONDS + case.messages / FILLED_PER_SECOND)
         await _run("fill", order)
@@ -55,6 +70,10 @@ async def _measure(case: Case, site: Site, flags: argparse.Namespace) -> dict[st
         seen = await _run("serve", order)
         # the warm-up costs them as much a visit
         spent = (_sum_cpu(server, site) - cpu) * order.seconds / (order.seconds + order.warmup)
+    return _to_row(case, seen, bare, spent)
+
+
+def _to_row(case: Case, seen: Seen, bare: Seen, spent: float) -> dict[str, Any]:
     rate, limit = seen.visits / seen.seconds, bare.visits / bare.seconds
     return {
         "what": case.title,
@@ -72,10 +91,10 @@ async def _measure(case: Case, site: Site, flags: argparse.Namespace) -> dict[st
     }
 
 
-def _to_order(case: Case, site: Site, server: EmbeddedServer, flags: argparse.Namespace) -> Order:
+def _to_order(case: Case, site: Site, server: str, flags: argparse.Namespace) -> Order:
     scheme, port = ("https", site.tls_port) if case.is_encrypted else ("http", site.port)
     return Order(
-        server=server.address,
+        server=server,
         origin=f"{scheme}://localhost:{port}",
         hosts=case.hosts,
         kind=case.kind,
@@ -90,8 +109,8 @@ def _to_order(case: Case, site: Site, server: EmbeddedServer, flags: argparse.Na
     )
 
 
-async def _run(what: str, order: Order) -> Seen:
-    command = [sys.executable, "-m", "bench.visits.process", what, json.dumps(asdict(order))]
+async def _run(what: str, order: Order, module: str = PROCESS) -> Seen:
+    command = [sys.executable, "-m", module, what, json.dumps(asdict(order))]
     process = await start_supervised(command, asyncio.subprocess.PIPE, os.environ, errors=sys.stderr.fileno())
     try:
         assert process.stdout is not None
