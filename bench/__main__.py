@@ -12,6 +12,7 @@ import sys
 
 import bench
 from bench.harness import CLUSTER_OPTION, BadArgument
+from shared.errors import Misconfigured
 from starter.cli.exit_codes import FINE, INTERRUPTED, WRONG
 from starter.cli.interruption import run_until_signal
 
@@ -68,6 +69,9 @@ async def _run(name: str, arguments: list[str]) -> int:
         await scenario.main(arguments)
     except BadArgument as exc:
         print(f"bench: {name}: {exc}", file=sys.stderr)
+        return WRONG
+    except Misconfigured as exc:  # a server or a program that it needs
+        print(f"bench: {exc}", file=sys.stderr)
         return WRONG
     return FINE
 

@@ -32,11 +32,11 @@ class Case:
 
 CASES = {
     "ten-lines": Case(title="ten lines, packed"),
-    "http": Case(title="http, packed", kind="http", at_once=64),
+    "http": Case(title="http, packed", kind="http", at_once=500),
     "http-hosts": Case(title="http, packed, 10,000 hosts", kind="http", hosts=10_000),
     "http-polite": Case(title="http, packed, one host, 8 at once", kind="http"),
     "tls": Case(title="ten lines, packed, TLS", is_encrypted=True),
     "solo": Case(title="ten lines, solo", size=0, messages=6000, rate=300.0),
     "scrapy": Case(title="Scrapy", kind=SCRAPY),
-    "http-solo": Case(title="http, solo", kind="http", size=0, messages=6000, rate=300.0, at_once=64),
+    "http-solo": Case(title="http, solo", kind="http", size=0, messages=6000, rate=300.0, at_once=500),
 }

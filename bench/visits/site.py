@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from shared.errors import Misconfigured
 from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 
 PAGE_BYTES = 3072
@@ -46,7 +47,7 @@ async def run_site() -> AsyncGenerator[Site]:
     """Run nginx for the length of a `with` block."""
     program = shutil.which("nginx")
     if program is None:
-        raise FileNotFoundError("there is no nginx on the PATH; install Debian's package nginx-light")
+        raise Misconfigured("visits: there is no nginx on the PATH; install Debian's package nginx-light")
 
     with tempfile.TemporaryDirectory(prefix="dormice-site-") as name:
         folder = Path(name)
