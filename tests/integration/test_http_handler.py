@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from activities.api.outcome import UNCHANGED, Again
 from shared.messages.json_value import encode_json
 from tests.integration.web_site import DAY, NOW, D, Reply, Visitor, WebSite, conditional, digest, open_visitor
 
