@@ -15,14 +15,14 @@ PASS_ON_SECONDS = 1.0  # how long a call waits in this process for a lease that 
 CLOCK_SECONDS = 3.0  # by how much this machine's clock may differ from the server's
 
 
-class Granted(NamedTuple):
+class GrantedTurn(NamedTuple):
     """A turn: when it is, and the lease that comes with it."""
 
     slot: float
     lease: "Lease | None"  # None: the limit counts no calls at work
 
 
-class Later(NamedTuple):
+class LaterTurn(NamedTuple):
     """A place in line, and when to ask again."""
 
     position: float
@@ -86,7 +86,7 @@ class Count(ABC):
         self._in_line: dict[tuple[str, Pace], deque[asyncio.Future[Lease]]] = {}
 
     @abstractmethod
-    async def take_turn(self, key: str, pace: Pace, position: float) -> Granted | Later:
+    async def take_turn(self, key: str, pace: Pace, position: float) -> GrantedTurn | LaterTurn:
         """Give a call its turn or a place in line; raises TimeoutError if nobody can tell."""
 
     @abstractmethod

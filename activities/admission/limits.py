@@ -15,7 +15,7 @@ from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateR
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from activities.admission.leases import Count, Granted, Later, Lease
+from activities.admission.leases import Count, GrantedTurn, LaterTurn, Lease
 from activities.admission.local_count import LocalCount
 from shared.keepers import limits
 from shared.keepers.limits import EndedLease, Pace, TurnRequest, TurnResponse
@@ -74,7 +74,7 @@ class _Shard(Count):
         self._failures = 0
         self.sending: asyncio.Task[None] | None = None
 
-    async def take_turn(self, key: str, pace: Pace, position: float) -> Granted | Later:
+    async def take_turn(self, key: str, pace: Pace, position: float) -> GrantedTurn | LaterTurn:
         """Wait for an answer for one call; raises TimeoutError if there is none within `ASK_SECONDS`."""
         if asyncio.get_running_loop().time() < self._closed_until:
             raise TimeoutError
@@ -176,13 +176,13 @@ class _Shard(Count):
         return limits.read_answers(await update(limits.TAKE, wire, rpc_timeout=patience))
 
     def _hand_out(self, key: str, pace: Pace, waiting: Sequence[_Want], answer: TurnResponse) -> None:
-        granted = [Granted(slot, self._begin_lease(key, pace, answer.lease_until)) for slot in answer.slots]
-        places = [*granted, *(Later(*pair) for pair in answer.later)]
+        granted = [GrantedTurn(slot, self._begin_lease(key, pace, answer.lease_until)) for slot in answer.slots]
+        places = [*granted, *(LaterTurn(*pair) for pair in answer.later)]
         # those who wait go first, so that they are in line when the first call ends
         for want, place in reversed(list(zip(waiting, places, strict=True))):
             if not want.answer.done():
                 want.answer.set_result(place)
-            elif isinstance(place, Granted) and place.lease:  # its call was cancelled, or waits no longer
+            elif isinstance(place, GrantedTurn) and place.lease:  # its call was cancelled, or waits no longer
                 place.lease.pass_on()
 
 
@@ -223,7 +223,7 @@ class Limits:
         except TimeoutError:
             return _wait_for_answer(key, count.again_seconds)
 
-        if isinstance(place, Granted):
+        if isinstance(place, GrantedTurn):
             return _begin(place, function, key, grace)
         lease = await count.await_lease(counted, pace)
         return _wait_in_line(key, place, pace) if lease is None else _with(lease, function)
@@ -251,7 +251,7 @@ def _with(lease: Lease, function: Function) -> Function:
     return cast("Function", functools.partial(lease.call, function))
 
 
-def _begin(place: Granted, function: Function, key: str, grace: float) -> Function | Outcome:
+def _begin(place: GrantedTurn, function: Function, key: str, grace: float) -> Function | Outcome:
     if place.lease is not None:
         return _with(place.lease, function)
     if place.slot > time.time():
@@ -265,7 +265,7 @@ def _wait_for_answer(key: str, again_seconds: float) -> Outcome:
     return Outcome("gated", reason, after=again_seconds, tolerance=again_seconds / 2)
 
 
-def _wait_in_line(key: str, place: Later, pace: Pace) -> Outcome:
+def _wait_in_line(key: str, place: LaterTurn, pace: Pace) -> Outcome:
     turn = Turn(place.position, is_slot=False, key=_show_key(key))
     least = LEASE_LOOK_LEAST if pace.at_once else LOOK_LEAST
     tolerance = min(max(least, (place.look_at - time.time()) * LOOK_SHARE), LOOK_MOST)

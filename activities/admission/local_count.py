@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from activities.admission.leases import PASS_ON_SECONDS, Count, Granted, Later, Lease
+from activities.admission.leases import PASS_ON_SECONDS, Count, GrantedTurn, LaterTurn, Lease
 from shared.keepers.limits import KEYS_MAX, LeaseLine, Pace
 
 HOLD_LEAST = 0.001  # seconds that a call is thought to take at least
@@ -27,7 +27,7 @@ class LocalCount(Count):
         self._keys: dict[str, _BusyKey] = {}
         self._forget_beyond = KEYS_MAX
 
-    async def take_turn(self, key: str, pace: Pace, position: float) -> Granted | Later:
+    async def take_turn(self, key: str, pace: Pace, position: float) -> GrantedTurn | LaterTurn:
         """Answer at once."""
         busy = self._keys.get(key) or self._add(key)
         now, has_waited = time.time(), math.isfinite(position)
@@ -36,12 +36,12 @@ class LocalCount(Count):
 
         free = max(pace.at_once - len(busy.leases), 0)
         if not busy.line.let_in(free, int(has_waited), int(not has_waited)):
-            return Later(position if has_waited else now, now + busy.line.find_look(pace.at_once))
+            return LaterTurn(position if has_waited else now, now + busy.line.find_look(pace.at_once))
 
         lease = Lease(self, key, pace, now + pace.lease)
         busy.leases[lease] = None
         busy.moved_at = lease.begun_at
-        return Granted(now, lease)
+        return GrantedTurn(now, lease)
 
     def has_leases(self, key: str) -> bool:
         """Return whether calls of a key are at work."""

@@ -140,7 +140,7 @@ async def test_a_message_that_waited_gets_its_turn_when_the_host_is_free(monkeyp
 
 
 async def test_calls_that_heed_no_time_limit_do_not_stop_a_host_for_good() -> None:
-    """Their turns end some seconds after their time, as those of killed workers do; that they end later changes none."""
+    """Their turns end some seconds after their time, as those of killed workers do; a later end changes none."""
     host, brief = Host(), Pace.of(0, 0.0, 2, 0.05)
     hanging = [asyncio.create_task(host.call(pace=brief)) for _ in range(2)]
     await asyncio.sleep(0.1)
