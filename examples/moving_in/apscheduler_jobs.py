@@ -104,10 +104,13 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
                 continue
             every = payload.get("every_seconds")
             end = {"end_date": line["expires_at"]} if line.get("expires_at") else {}
-            trigger = IntervalTrigger(seconds=every, start_date=due, **end) if every else DateTrigger(due)
             # late jobs run, too: without a grace time APScheduler skips what is late by more than a second
             options = {"id": line["id"], "replace_existing": True, "misfire_grace_time": None}
-            scheduler.add_job(function, trigger, payload["args"], payload["kwargs"], next_run_time=due, **options)
+            try:
+                trigger = IntervalTrigger(seconds=every, start_date=due, **end) if every else DateTrigger(due)
+                scheduler.add_job(function, trigger, payload["args"], payload["kwargs"], next_run_time=due, **options)
+            except (LookupError, TypeError, ValueError) as exc:  # of a function or an interval that there can't be
+                yield LeftOut(name_of(line), f"can't be a job ({exc})")
     finally:
         scheduler.shutdown()
 

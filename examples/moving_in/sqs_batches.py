@@ -84,6 +84,14 @@ def _value(attribute: dict[str, Any]) -> Any:
     return attribute.get("StringValue", attribute.get("BinaryValue"))
 
 
+def _read_texts(value: Any) -> dict[str, str] | None:
+    """Give an object of texts, None for what is none."""
+    if not isinstance(value, dict):
+        return None
+    texts = cast("dict[str, Any]", value)
+    return texts if all(isinstance(text, str) for text in texts.values()) else None
+
+
 def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Iterator[LeftOut]:
     """Write files of ten entries for `aws sqs send-message-batch`; their delays begin when they are sent."""
     (folder,) = args.files
@@ -106,7 +114,10 @@ def _to_entries(lines: Iterator[dict[str, Any]], late: list[LeftOut]) -> Iterato
         if delay > DELAY_MAX_SECONDS:
             late.append(LeftOut(name_of(line), "is due in more than 15 minutes, for which SQS keeps nothing"))
             continue
-        given: dict[str, str] = find_member(payload, "attributes") or {}
+        given = _read_texts(find_member(payload, "attributes") or {})
+        if given is None:
+            late.append(LeftOut(name_of(line), "its payload's attributes are no object of texts"))
+            continue
         attributes = {key: {"DataType": "String", "StringValue": value} for key, value in given.items()}
         body = find_member(payload, "body")
         body = body if isinstance(body, str) else json.dumps(body)

@@ -100,6 +100,11 @@ class Forecast:
     gated: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """By lane and closed gate of a kind or lane: messages due before it opens. They count as due when it does."""
 
+    @property
+    def uncounted_gates(self) -> list[str]:
+        """The closed gates of which only messages know that they need them: those count as due, and wait."""
+        return [gate for gate in self.gates if not is_countable(gate)]
+
     def count_gated(self, *, lane: str | None = None, gate: str | None = None) -> int:
         """Give how many messages are due before their gate opens, on a lane or at a gate."""
         return sum(

@@ -246,6 +246,33 @@ async def test_jobs_that_cant_be_carried_over_are_listed(move: Callable[..., Mov
     assert err.splitlines()[-1] == "1 written, 4 left out"
 
 
+@pytest.mark.usefixtures("_shop")
+async def test_a_message_that_no_job_can_be_is_listed_and_stays(move: Callable[..., Move], store: str) -> None:
+    """A function that nobody can import, and an interval that is no number; all others are put back."""
+    moving = move("From APScheduler 3")
+    scheduler = OldScheduler(store, moving.folder, moving.ledger)
+    payload: dict[str, Any] = {"args": ["a"], "kwargs": {}}
+    messages: list[tuple[str, dict[str, Any]]] = [
+        ("gone", payload),
+        ("kind", {**payload, "every_seconds": "often"}),
+        ("kind", {"args": [], "kwargs": {"item": "b"}}),
+    ]
+    lines = [
+        {"kind": kind, "id": str(n), "scheduled_at": "2030-01-01T00:00:00Z", "payload": each}
+        for n, (kind, each) in enumerate(messages)
+    ]
+    (moving.folder / "pending.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    kinds = ("--kind", "shop:remind=kind", "--kind", "nowhere:remind=gone")
+    files = ("--from", "pending.jsonl", "--to", "returned.jsonl")
+    code, _, err = await _run(moving, "apscheduler_jobs", "put-back", store, *kinds, *files)
+
+    *left_out, summary = err.splitlines()
+    assert (code, summary) == (1, "1 written, 2 left out")
+    assert left_out[0].startswith("left out: gone:0: can't be a job (")
+    assert left_out[1].startswith("left out: kind:1: can't be a job (")
+    assert list(scheduler.pending()) == ["b"]
+
+
 async def test_what_procrastinate_can_only_do_is_listed(move: Callable[..., Move], database: str) -> None:
     """Jobs of other tasks, with a lock, and at work; a lock may be ignored."""
     moving = move("From procrastinate")

@@ -123,6 +123,20 @@ async def test_a_message_that_is_none_ends_no_export(move: Callable[..., Move]) 
     assert [(each["id"], each["payload"]["body"]) for each in lines] == [("a-5", "good")]
 
 
+async def test_a_message_that_sqs_cant_hold_is_listed_and_stays(move: Callable[..., Move]) -> None:
+    """Attributes of a message are an object of texts; all others are put back."""
+    moving, due = move("From SQS"), datetime.now(UTC).isoformat()
+    payloads: list[Any] = [{"body": "a", "attributes": 7}, {"body": "b", "attributes": {"n": 1}}, {"body": "c"}]
+    lines = [{"kind": "a", "id": str(n), "scheduled_at": due, "payload": each} for n, each in enumerate(payloads)]
+    (moving.folder / "pending.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    line = "python -m examples.moving_in.sqs_batches put-back returned --from pending.jsonl --to returned.jsonl"
+    code, _, err = await _run_line(moving, line)
+
+    problem = "its payload's attributes are no object of texts"
+    assert code == 1
+    assert err.splitlines() == [f"left out: a:0: {problem}", f"left out: a:1: {problem}", "1 written, 2 left out"]
+
+
 async def test_documents_may_follow_each_other(move: Callable[..., Move]) -> None:
     """As where several outputs are written into one file; attributes and the key against repetition are kept."""
     moving = move("From SQS")

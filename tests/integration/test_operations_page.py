@@ -17,10 +17,12 @@ from temporalio.client import Client
 
 from activities import Pack
 from bench.pack_filling import Filling, start_sorted
+from shared.keepers.gates import GateClosure
 from shared.messages.envelope import Envelope
 from shared.messages.signals import Reprioritize
 from shared.settings import Settings
 from starter.control import Control
+from starter.steering.keepers import GateControl
 from starter.steering.packs import ASKED_MAX
 from starter.steering.pages import PACKS_ASKED
 from starter.steering.selection import Selection
@@ -102,6 +104,19 @@ async def test_a_sign_in_with_the_token_of_the_start_lets_a_person_change_things
     assert 'action="/gates/close"' in forms.text
     assert 'action="/gates/close"' not in after.text
     assert unhelped.status_code == 200
+
+
+async def test_the_overview_names_gates_whose_messages_it_can_not_count(
+    emptied: Client, own_settings: Settings
+) -> None:
+    """Of a gate that handlers declare, only messages know that they need it, so they count as due."""
+    closure = GateClosure.lasting(timedelta(hours=1), "down")
+    await GateControl(emptied, own_settings).close("host:example.org", closure)
+
+    async with serve_page(emptied, own_settings) as served, browse(served) as browser:
+        overview = await browser.get("/")
+
+    assert "What needs 1 other closed gate counts here, and waits." in overview.text
 
 
 async def test_tokens_of_the_api_open_the_page_as_far_as_they_go(

@@ -127,7 +127,7 @@ def _print(found: "Forecast", *, is_by_lane: bool) -> None:
 def _print_gates(found: "Forecast") -> None:
     from starter.insight.due_counts import is_countable
 
-    uncounted = [gate for gate in found.gates if not is_countable(gate)]
+    uncounted = found.uncounted_gates
     for gate, closing in found.gates.items():
         if is_countable(gate):
             gated = plural(found.count_gated(gate=gate), "message")

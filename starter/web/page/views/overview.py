@@ -90,6 +90,7 @@ async def show_overview(request: Request) -> Response:
         forecast=forecast.value,
         forecast_age=forecast.age,
         gated=forecast.value.count_gated() if forecast.value else 0,
+        uncounted_gates=len(forecast.value.uncounted_gates) if forecast.value else 0,
         about=describe_source(forecast.value),
         hours=hours,
         horizons=HOURS,
