@@ -209,6 +209,7 @@ async def test_with_worker_versioning_the_current_version_alone_gets_messages(st
     async with stage.worker(ONE), stage.worker(OTHER) as other:
         await stage.make_current(ONE)
         await settle_in(stage, ONE)
+        await wait_until(lambda: says_it_waits(stage), "the other worker tells that it gets no tasks", PATIENCE)
         # the first worker counts for twenty seconds of each minute: so seldom does it send heartbeats
         assert identity_of(other) not in await find_counted(stage)
         await stage.make_current(OTHER)
@@ -232,6 +233,11 @@ async def find_counted(stage: Stage) -> set[str]:
 def identity_of(process: asyncio.subprocess.Process) -> str:
     """Give the name under which the SDK reports a worker of a process."""
     return f"{process.pid}@{socket.gethostname()}"
+
+
+def says_it_waits(stage: Stage) -> bool:
+    """Tell whether the other build's worker has told that it gets nothing; it looks for the first time when it can."""
+    return "this build gets no tasks" in (stage.folder / f"{OTHER}.log").read_text()
 
 
 def says_who_is_current(stage: Stage) -> bool:
