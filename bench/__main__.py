@@ -31,6 +31,7 @@ NO_SCENARIO = {
     "pack_filling",
     "pack_rhythms",
     "pack_spread",
+    "serving",
     "spark_processes",
     "worker_process",
 }

@@ -50,7 +50,8 @@ async def main(arguments: list[str]) -> None:
     """Compare with the revision named first; of all there are, or of those named after it."""
     if not arguments:
         raise BadArgument("a revision of git is missing; name one, as in ./run bench against HEAD~20")
-    revision, names = arguments[0], choose(arguments[1:], LOADS, "load")
+    revision, *named = arguments
+    names = choose(named, LOADS, "load")
     async with checked_out(revision) as folder:
         rows = [row for name in names for row in await _compare(name, folder)]
     note = f"ratio = this code / {revision}, median of {PAIRS} pairs on one server; 5 ms of I/O a call"

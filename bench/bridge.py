@@ -44,9 +44,9 @@ async def main(arguments: list[str]) -> None:
         "spike": measure_spikes,
         "kills": measure_kills,
     }
-    named = choose(arguments[:1], parts, "part") if arguments else []
+    named = choose(arguments[:1] or ["solo", "pack"], parts, "part")
     counts = [read_count([number], SOLO_COUNT) for number in arguments[1:2]]
-    for name in named or ["solo", "pack"]:
+    for name in named:
         await parts[name](*counts)
 
 

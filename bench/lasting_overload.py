@@ -16,13 +16,14 @@ from typing import Any
 from activities import Again, Context, Done, Message, handler
 from activities.registry import Registry
 from bench.harness import fresh_server, new_prefix, report
+from bench.serving import run_plan
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from starter.insight.doctor.deliveries import fetch_deliveries
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 
 MINUTES = 30
 TRIAL, TRIED, TRIED_SECONDS = "trial", 1_500, 60.0
@@ -83,9 +84,7 @@ async def measure(minutes: float) -> None:
             drain=timedelta(seconds=5),
             telemetry=Telemetry(is_on=False),
         )
-        stopping = asyncio.Event()
-        running = asyncio.create_task(run_workers(client, plan, stopping))
-        try:
+        async with run_plan(client, plan):
             starter = BulkStarter(client, settings)
             able = await _measure_ability(starter, calls)
             count = round(2 * able * DELAY_SECONDS)
@@ -97,9 +96,6 @@ async def measure(minutes: float) -> None:
             await asyncio.sleep(minutes * 60)
             row = _sum_up(calls, able, count, minutes)
             found = await fetch_deliveries(server.metrics_url)
-        finally:
-            stopping.set()
-            await running
     row |= {"taken too long to deliver": found.given_up, "lost deliveries": found.lost}
     report("overload", [row], note="one worker process, calls of 0.2 s, one in a hundred of 10 s", case="lasting")
 

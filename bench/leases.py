@@ -7,8 +7,7 @@ before any call has ended, by a guess of 0.1 s a call.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -16,14 +15,14 @@ from typing import Any
 from temporalio.client import Client
 
 from activities import Context, Done, Message, Pack, handler
-from activities.api.handler import Handler
 from activities.api.limit import Limit
 from activities.registry import Registry
 from bench.harness import choose, fresh_server, new_prefix, report
+from bench.serving import run_plan
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.starting.bulk import BulkStarter
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 
 AT_ONCE = 2
 BEGUN_SHARE = 0.9
@@ -69,7 +68,8 @@ class Calls:
     def find_use(self, places: int, begun: int) -> float:
         """Give the share of the places that was used until so many calls had begun."""
         spans = sorted(self.spans)
-        first, until = spans[0][0], spans[min(begun, len(spans)) - 1][0]
+        first, _ = spans[0]
+        until, _ = spans[min(begun, len(spans)) - 1]
         used = sum(min(end, until) - begin for begin, end in spans if begin < until)
         return used / (places * (until - first)) if until > first else 1.0
 
@@ -83,7 +83,8 @@ async def main(arguments: list[str]) -> None:
 
 
 async def _measure(client: Client, name: str, case: Case) -> dict[str, Any]:
-    calls, settings = Calls(case.messages), Settings(task_queue_prefix=new_prefix())
+    calls = Calls(case.messages)
+    settings = Settings(task_queue_prefix=new_prefix())
     kind = f"bench-{name}"
     limit = Limit(key=lambda message: message.payload, at_once=AT_ONCE)
 
@@ -103,7 +104,9 @@ async def _measure(client: Client, name: str, case: Case) -> dict[str, Any]:
         pass
 
     began = time.monotonic()
-    async with _serving(client, settings, work):
+    registry = Registry([("the bench", work)])
+    plan = WorkerPlan(settings=settings, registry=registry, lanes=("short",), drain=timedelta(seconds=5))
+    async with run_plan(client, plan):
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await calls.are_over.wait()
@@ -115,17 +118,3 @@ async def _measure(client: Client, name: str, case: Case) -> dict[str, Any]:
         "all after s": time.monotonic() - began,
         "used": calls.find_use(AT_ONCE * case.keys, round(BEGUN_SHARE * case.messages)),
     }
-
-
-@asynccontextmanager
-async def _serving(client: Client, settings: Settings, work: Handler) -> AsyncGenerator[None]:
-    plan = WorkerPlan(
-        settings=settings, registry=Registry([("the bench", work)]), lanes=("short",), drain=timedelta(seconds=5)
-    )
-    stopping = asyncio.Event()
-    running = asyncio.create_task(run_workers(client, plan, stopping))
-    try:
-        yield
-    finally:
-        stopping.set()
-        await running

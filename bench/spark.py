@@ -38,9 +38,9 @@ async def main(arguments: list[str]) -> None:
     """Run the part named first, with the counts behind it; without one: solo, packs and prepare."""
     parts = {"solo": _solo, "packs": _packs, "prepare": _prepare, "memory": _memory, "crash": _crash}
     parts |= {"reconcile": _reconcile, "beside": _beside, "pipeline": partial(run_pipeline, worker=_WORKER)}
-    named = choose(arguments[:1], parts, "part") if arguments else []
+    named = choose(arguments[:1] or ["solo", "packs", "prepare"], parts, "part")
     counts = [read_count([number], SOLO_COUNT) for number in arguments[1:]]
-    for name in named or ["solo", "packs", "prepare"]:
+    for name in named:
         await parts[name](counts)
 
 

@@ -23,6 +23,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.api.handler import Handler
 from activities.registry import Registry
+from bench.serving import run_plan
 from cluster.cluster import Cluster, find_folder
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.lanes import LANES
@@ -41,7 +42,7 @@ from starter.starting.receipts import StartOutcome
 from tests.disks import mounted
 from tests.subjects import ENCODINGS, Subject, declare
 from worker.lanes.profiles import PROFILES
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -274,13 +275,8 @@ async def serving(
         telemetry=telemetry or Telemetry(is_on=False),
         profiles=profiles,
     )
-    stopping = asyncio.Event()
-    running = asyncio.create_task(run_workers(client, plan, stopping))
-    try:
+    async with run_plan(client, plan):
         yield
-    finally:
-        stopping.set()
-        await running
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, Reject, handler
 from activities.registry import Registry
+from bench.serving import run_plan
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.envelope import Envelope
@@ -33,7 +34,7 @@ from starter.steering.keepers import GateControl
 from tests.operations_pages import serve_page
 from tests.web_ui import WebUi, find_chromium, open_web_ui
 from worker.main import HEARTBEAT
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SHOWN = "https://example.org/news"
@@ -110,11 +111,10 @@ def make_envelopes(now: datetime) -> list[Envelope]:
 @contextlib.asynccontextmanager
 async def staging(client: Client) -> AsyncGenerator[None]:
     """Start the messages and run workers for a `with` block, which begins when each message is in its state."""
-    settings, stopping = Settings(), asyncio.Event()
+    settings = Settings()
     registry = Registry([("the pictures", each) for each in HANDLERS])
     plan = WorkerPlan(settings=settings, registry=registry, lanes=tuple(LANES), drain=timedelta(seconds=5))
-    working = asyncio.create_task(run_workers(client, plan, stopping))
-    try:
+    async with run_plan(client, plan):
         starter = BulkStarter(client, settings, encodings={"price": PACK, "reminder": REMINDER_PACK})
         now = datetime.now(UTC)
         await asyncio.gather(*(starter.start(envelope, None) for envelope in make_envelopes(now)))
@@ -126,9 +126,6 @@ async def staging(client: Client) -> AsyncGenerator[None]:
             while not await is_settled(client):  # noqa: ASYNC110 — the server sends no event when its index changes
                 await asyncio.sleep(0.5)
         yield
-    finally:
-        stopping.set()
-        await working
 
 
 async def is_settled(client: Client) -> bool:

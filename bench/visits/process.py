@@ -21,13 +21,14 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from activities import Again, Context, Message, handler
 from activities.api.handler import Handler
 from activities.registry import Registry
+from bench.serving import run_plan
 from bench.visits.order import Order, Seen
 from shared.messages.envelope import Envelope
 from shared.temporal.connect import client_options
 from starter.starting.bulk import BulkStarter
 from worker.main import HEARTBEAT
 from worker.process import tune_memory
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 
 BARE_AT_ONCE = 50
 
@@ -148,12 +149,8 @@ async def serve(order: Order) -> Seen:
     plan = WorkerPlan(settings=order.settings, registry=registry, lanes=("short",), drain=timedelta(seconds=1))
     runtime = Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT)
     client = await Client.connect(order.server, **client_options(order.settings), runtime=runtime)
-    stopping = asyncio.Event()
-    working = asyncio.create_task(run_workers(client, plan, stopping))
-    seen = await tally.watch(order)
-    stopping.set()
-    await working
-    return seen
+    async with run_plan(client, plan):
+        return await tally.watch(order)
 
 
 def main(arguments: list[str]) -> None:

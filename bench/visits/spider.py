@@ -45,7 +45,7 @@ class PageSpider(scrapy.Spider):
     async def start(self) -> AsyncIterator[Any]:
         """Begin the visits."""
         for _ in range(AT_ONCE):
-            yield self._ask()
+            yield self._request_page()
 
     def parse(self, response: Response, **_: Any) -> Iterator[Request]:
         """Count a visit, and ask for the next one."""
@@ -54,16 +54,16 @@ class PageSpider(scrapy.Spider):
             self._is_watched = True
             self._begun_at, self._cpu = time.monotonic(), time.process_time()
         elif self._is_watched and passed >= self.order.seconds:
-            self._tell(passed)
+            self._print_seen(passed)
 
         self._seen.visits += self._is_watched
         self._seen.failed += self._is_watched and response.status != 200
-        yield self._ask()
+        yield self._request_page()
 
-    def _ask(self) -> Request:
+    def _request_page(self) -> Request:
         return Request(self.order.find_url(0), dont_filter=True)
 
-    def _tell(self, passed: float) -> None:
+    def _print_seen(self, passed: float) -> None:
         self._seen.seconds = passed
         self._seen.cpu = time.process_time() - self._cpu
         self._seen.rss = psutil.Process().memory_info().rss

@@ -18,6 +18,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from activities import Again, Context, Message, handler
 from activities.api.handler import Handler
 from activities.registry import Registry
+from bench.serving import run_plan
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
@@ -25,7 +26,7 @@ from tests.replay.scenarios import live, serve_lives
 from tests.replayer import make_replayer
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.profiles import PROFILES
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 from workflows.pack_workflow import PackWorkflow
 from workflows.packs.state import PackState
 
@@ -47,13 +48,8 @@ async def working(client: Client, settings: Settings, run: Handler = often) -> A
         lanes=("short",),
         profiles={"short": TINY},
     )
-    stopping = asyncio.Event()
-    running = asyncio.create_task(run_workers(client, plan, stopping))
-    try:
+    async with run_plan(client, plan):
         yield
-    finally:
-        stopping.set()
-        await running
 
 
 async def test_the_task_of_a_run_that_was_evicted_goes_to_any_worker(
