@@ -45,9 +45,10 @@ class Site:
 @contextlib.asynccontextmanager
 async def run_site() -> AsyncGenerator[Site]:
     """Run nginx for the length of a `with` block."""
-    program = shutil.which("nginx")
+    # Debian puts it where only root looks
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if program is None:
-        raise Misconfigured("visits: there is no nginx on the PATH; install Debian's package nginx-light")
+        raise Misconfigured("visits: there is no nginx; install it with: ./run servers")
 
     with tempfile.TemporaryDirectory(prefix="dormice-site-") as name:
         folder = Path(name)
