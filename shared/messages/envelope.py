@@ -23,6 +23,8 @@ _LANES = tuple(LANES)
 _HORIZON = datetime.now(UTC) + HORIZON  # fixed at import: the true limit only grows, and most moments are far before it
 _TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
 _SHOWN_MAX = 10**15  # larger numbers are described in errors, not printed
+DOT_IDS = frozenset((".", ".."))
+"""Ids that no URL can name: in a path they stand for its own folder and the one above."""
 KIND_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
@@ -77,7 +79,14 @@ def _message_id(value: Any) -> str:
     text = _text(value, ID_MAX_BYTES)
     if not text:
         raise ValueError("is empty; give 1 to 200 bytes")
+    check_dots(text)
     return text
+
+
+def check_dots(message_id: str) -> None:
+    """Raise ValueError, with half a sentence, for an id that no URL can name."""
+    if message_id in DOT_IDS:
+        raise ValueError(f"is {message_id!r}, which in a URL is a step in the path; give another id, such as 'dot'")
 
 
 def _lane(value: Any) -> str | None:
@@ -227,7 +236,7 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
         return None
     if type(message_id) is int:
         message_id = fields["id"] = str(message_id)
-    if not message_id or not _is_plain(message_id, ID_MAX_BYTES) or not _has_plain_options(fields):
+    if not _is_plain_id(message_id) or not _has_plain_options(fields):
         return None
     if at is not None:
         if type(at) is not str:
@@ -254,6 +263,11 @@ def _is_plain(text: Any, bytes_max: int) -> bool:
     if type(text) is not str or not text.isprintable():  # lone surrogates are not printable either
         return False
     return len(text if text.isascii() else text.encode()) <= bytes_max
+
+
+def _is_plain_id(text: Any) -> bool:
+    """Return whether this is surely an id."""
+    return _is_plain(text, ID_MAX_BYTES) and text != "" and text not in DOT_IDS
 
 
 def _has_plain_options(fields: dict[str, Any]) -> bool:

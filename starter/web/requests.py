@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect, Request
 
 from shared.errors import MessageNotFound
+from shared.messages.envelope import check_dots
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import parse_moment
 from starter.steering.message_view import unknown_message
@@ -54,6 +55,10 @@ def read_name(request: Request) -> tuple[str, str]:
     """Read the kind and id of the path, of a message that this caller may know of."""
     kind, message_id = read_part(request, "kind"), read_part(request, "id")
     find_access(request).check_kind(kind)
+    try:
+        check_dots(message_id)
+    except ValueError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"id: {exc}", "id") from exc
     return kind, message_id
 
 
