@@ -1,6 +1,7 @@
 """The HTTP API: messages by kind and id, lists, bulk and refusals, in both encodings and beside workers."""
 
 import asyncio
+import gzip
 import importlib
 import json
 import re
@@ -41,6 +42,7 @@ LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 AT = LATER.isoformat()
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
+GZIP = {"Content-Encoding": "gzip"}
 
 
 @pytest.fixture
@@ -221,6 +223,27 @@ async def test_a_bulk_answers_each_line(worked: httpx.AsyncClient, message: Subj
     assert await message.has(payload=2, revision=1)
 
 
+async def test_a_packed_body_is_unpacked(worked: httpx.AsyncClient, kind: str) -> None:
+    """Of one message and of a bulk, whose files may follow one another; what is cut off starts nothing by halves."""
+    lines = [f'{{"kind":"{kind}","id":"{n}","scheduled_at":"{AT}"}}\n'.encode() for n in range(4)]
+    files = gzip.compress(lines[0]) + gzip.compress(b"\n" * 10**6 + lines[1])
+
+    async def post(content: bytes, **headers: str) -> list[dict[str, Any]]:
+        response = await worked.post("/v1/messages:bulk", content=content, headers=NDJSON | headers)
+        return [json.loads(text) for text in response.text.splitlines()]
+
+    one = await worked.put(path_of(kind), content=gzip.compress(b"{}"), headers=JSON | {"Content-Encoding": "x-gzip"})
+    whole = await post(files, **GZIP)
+    cut = await post(gzip.compress(lines[2] + lines[3][:-2])[:-4], **GZIP)
+    unnamed = await post(files)
+
+    assert one.status_code == 201
+    assert {each["line"]: each["outcome"] for each in whole} == {1: "started", 1_000_002: "started"}
+    assert [(each.get("id"), each.get("outcome")) for each in cut] == [("2", "started"), (None, None)]
+    assert cut[-1]["problem"]["detail"] == "body: ends within its gzip data; send it again, whole"
+    assert unnamed[-1]["problem"]["detail"] == "body: is packed; send it with Content-Encoding: gzip"
+
+
 async def test_a_caller_that_sends_all_before_it_reads_is_served(worked: httpx.AsyncClient, kind: str) -> None:
     """Receipts wait outside of the connection, so neither side blocks the other."""
     lines = (f'{{"kind":"alien","id":"{"x" * 150}{n}"}}\n'.encode() for n in range(60_000))
@@ -323,6 +346,18 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("PUT", "/v1/gates/g", {"json": {"opens_at": "2099-01-01T00:00:00Z"}}, 422, "opens_at"),
     ("PUT", "/v1/gates/g", {"json": {"for": "1h"}}, 422, "for"),
     ("PUT", "/v1/gates/g", {}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"json": {}, "headers": GZIP}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": gzip.compress(b"{}")[:-1], "headers": JSON | GZIP}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": gzip.compress(b" " * 10**7), "headers": JSON | GZIP}, 413, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": gzip.compress(b"{}"), "headers": JSON}, 415, "Content-Encoding"),
+    (
+        *("PUT", "/v1/messages/{kind}/a"),
+        *({"json": {}, "headers": {"Content-Encoding": "br"}}, 415, "Content-Encoding"),
+    ),
+    (
+        *("POST", "/v1/messages:bulk"),
+        *({"content": b"", "headers": NDJSON | {"Content-Encoding": "gzip, zstd"}}, 415, "Content-Encoding"),
+    ),
     ("PUT", "/v1/messages/{kind}/a", {}, 400, "body"),
     ("PUT", "/v1/messages/{kind}/a", {"content": b" \n", "headers": JSON}, 400, "body"),
     ("POST", "/v1/messages/{kind}/a", {}, 400, "body"),

@@ -26,7 +26,9 @@ from starter.web.requests import (
     check_media_type,
     check_owner,
     find_access,
+    has_gzip,
     read_flag,
+    read_parts,
     read_query,
 )
 from starter.web.tokens import Access
@@ -78,6 +80,7 @@ async def start_messages(request: Request) -> Response:
     """Start or upsert messages."""
     is_upsert = read_flag(read_query(request, ("upsert",)), "upsert", False)
     check_media_type(request, *MEDIA_TYPES)
+    has_gzip(request)
     receipts = BulkStream(request, is_upsert=is_upsert).run()
     return ReceiptResponse(receipts, HTTPStatus.OK.value, {"Cache-Control": "no-store"}, MEDIA_TYPES[0])
 
@@ -249,7 +252,7 @@ class BulkStream:
     async def _read_lines(self) -> AsyncIterator[list[bytes]]:
         """Give the lines as they come, those of one part of the body together."""
         rest = b""
-        parts = aiter(self._request.stream())
+        parts = aiter(read_parts(self._request))
         while True:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
@@ -259,6 +262,9 @@ class BulkStream:
             except (TimeoutError, ClientDisconnect):
                 sentence = "the caller sent nothing any more; send the lines without a receipt again"
                 self._problem = Problem(HTTPStatus.REQUEST_TIMEOUT, sentence)
+                return
+            except Problem as problem:
+                self._problem = problem
                 return
             *lines, rest = (rest + part).split(b"\n")
             yield lines
