@@ -59,8 +59,10 @@ def first_entry(
     """
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     tolerance, offset = envelope.tolerance_seconds, 0.0
-    # to the millisecond, as the due time that it bounds
-    expires_at = 0.0 if envelope.expires_at is None else ceil_ms(envelope.expires_at.timestamp()) / 1000
+    expires_at = 0.0
+    if envelope.expires_at is not None:
+        # to the millisecond, as the due time that it bounds; above 0, which stands for no expiry
+        expires_at = max(ceil_ms(envelope.expires_at.timestamp()), 1) / 1000
     if expires_at and tolerance:
         tolerance = min(tolerance, max(expires_at - max(scheduled or now, now), 0.0))
     if tolerance:
