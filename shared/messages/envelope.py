@@ -1,5 +1,7 @@
 """The envelope, schema_version 1: a message as its sender writes it, checked when it enters dormice."""
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
 from shared.messages.json_value import MAX_DEPTH, find_flaw, find_size_flaw, parse_json
+from shared.messages.signals import FINGERPRINT_BYTES
 from shared.messages.timespan import HORIZON
 
 ID_MAX_BYTES = 200
@@ -172,6 +175,20 @@ class Envelope(BaseModel):
         """Whether the message is due at once: no moment was given for it, or one that has passed."""
         return self.scheduled_at is None or self.scheduled_at <= now
 
+    @property
+    def fingerprint(self) -> int:
+        """A number above 0 that stands for what the sender asks for: the same for the same, seldom for anything else.
+
+        An idempotency key is kept with it, so that a key that comes with another body is found out.
+        """
+        # what the handler declares counts from each request's own moment
+        expires_at = self.expires_at if "expires_at" in self.model_fields_set else None
+        moments = (self.scheduled_at, expires_at)
+        others = (self.lane, self.tolerance_seconds, self.priority, self.tenant, self.correlation_id)
+        text = json.dumps([self.payload, *moments, *others], sort_keys=True, default=str)
+        digest = hashlib.blake2b(text.encode(), digest_size=FINGERPRINT_BYTES).digest()
+        return int.from_bytes(digest) or 1
+
 
 _DEFAULTS: dict[str, Any] = {
     name: None if at.is_required() else at.default for name, at in Envelope.model_fields.items()
@@ -211,7 +228,9 @@ def _with_expiry(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
         if (span := rules.expires_after.get(envelope.kind)) is None:
             return envelope
         now = datetime.now(UTC)
-        return envelope.model_copy(update={"expires_at": max(scheduled or now, now) + span})
+        expiring = envelope.model_copy(update={"expires_at": max(scheduled or now, now) + span})
+        expiring.model_fields_set.discard("expires_at")
+        return expiring
     if scheduled is not None and expires <= scheduled:
         flaw = f"is {expires.isoformat()}, not after scheduled_at, {scheduled.isoformat()}"
         raise InvalidEnvelope("expires_at", f"{flaw}; give a later moment, or leave it out")

@@ -69,6 +69,9 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
         return False
     if batch["expires_at"].null_count < len(batch["expires_at"]):
         return False
+    # a message remembers its key beside its body
+    if any(batch["idempotency_key"].to_pylist()):
+        return False
     longest = _compute.max(_compute.binary_length(batch["payload"])).as_py() or 0
     latest = _compute.max(batch["scheduled_at"]).as_py()
     is_in_limits = not rules.payload_max_bytes or longest <= rules.payload_max_bytes

@@ -1,6 +1,7 @@
 """Requests: reads what a caller has sent, within limits of size and time; raises Problem for what can't be used."""
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from datetime import datetime
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect, Request
 
 from shared.errors import MessageNotFound
-from shared.messages.envelope import check_dots
+from shared.messages.envelope import ID_MAX_BYTES, check_dots
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import parse_moment
 from starter.steering.message_view import unknown_message
@@ -20,6 +21,7 @@ from starter.web.documents import find_api
 from starter.web.problems import Problem
 from starter.web.tokens import Access
 
+KEY_HEADER = "Idempotency-Key"
 BODY_SECONDS = 10.0
 BODY_EXTRA_BYTES = 16_384
 """What a body may have beside the largest payload."""
@@ -28,6 +30,7 @@ PART_BYTES = 65_536
 """Most that is unpacked of a body before it is looked at: little data may stand for very much."""
 _GZIP_MAGIC = b"\x1f\x8b"  # no text begins so
 _GZIP_BITS = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RFC 8941
 _FILTERS = ("kind", "lane", "state", "due_before")
 _TRUTH = {"true": True, "false": False}
 
@@ -193,6 +196,24 @@ def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
             raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: is given twice; leave one out", name)
         found[name] = value
     return found
+
+
+def read_key(request: Request) -> str:
+    """Read the idempotency key, in quotes as its draft has it or without; empty for none."""
+    given = request.headers.getlist(KEY_HEADER)
+    if not given:
+        return ""
+    if len(given) > 1:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{KEY_HEADER}: is given twice; leave one out", KEY_HEADER)
+
+    text = given[0]
+    if text.startswith('"'):
+        quoted = _QUOTED.fullmatch(text)
+        text = "" if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
+    if not (0 < len(text) <= ID_MAX_BYTES and text.isascii() and text.isprintable()):
+        flaw = f'is {given[0][:60]!r}; write 1 to {ID_MAX_BYTES} characters of ASCII, such as k1 or "k1"'
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{KEY_HEADER}: {flaw}", KEY_HEADER)
+    return text
 
 
 def read_flag(query: Mapping[str, str], name: str, default: bool) -> bool:  # noqa: FBT001 — read by position everywhere
