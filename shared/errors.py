@@ -64,6 +64,14 @@ class InvalidEnvelope(GiveUp):
         self.flaw: EnvelopeFlaw = flaw
 
 
+class IdempotencyKeyReused(InvalidEnvelope):
+    """An idempotency key came with another body than at the first time; nothing was changed."""
+
+    def __init__(self, key: str) -> None:
+        problem = f"{key!r} was used before for another body; send that body again, or take a new key"
+        super().__init__("idempotency_key", problem)
+
+
 class InvalidOutcome(GiveUp):
     """A handler returned something that is no outcome, or an outcome with impossible values."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.registry import Registry, declared_packs, envelope_rules, load_registry, payload_checks
-from shared.errors import MessageAlive, PackNotServed, RetryLater, StartRefused
+from shared.errors import IdempotencyKeyReused, MessageAlive, PackNotServed, RetryLater, StartRefused
 from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.message import ENDS
@@ -20,7 +20,7 @@ from shared.messages.signals import Signal
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
-from starter.starting.receipts import Receipt, StartOutcome
+from starter.starting.receipts import KEY_REUSED, Receipt, StartOutcome
 from starter.steering.keepers import GateControl, describe_implicit
 from starter.steering.message_view import (
     RESTS,
@@ -79,14 +79,15 @@ class Control:
         Everything else is raised: MessageAlive when the message is alive, and stays as it is; InvalidEnvelope for an
         unknown kind or an invalid field; StartRefused when a full pack or the server refuses it; PackNotServed when its
         pack has received it but no worker serves the pack; RetryLater when the server does not answer within the
-        setting `patience`. With an idempotency key a repeated start is the first one.
+        setting `patience`. With an idempotency key a repeated start is the first one; IdempotencyKeyReused is raised
+        when the key came with another body before.
         """
         envelope = self._check(wish)
         receipt = await self._starter.start(envelope, None)
         if receipt.outcome is StartOutcome.ALREADY_RUNNING:
             raise MessageAlive(receipt.workflow_id, receipt.run_id)
         if receipt.outcome is not StartOutcome.STARTED:
-            raise _to_error(receipt)
+            raise _to_error(receipt, envelope)
         self._packs.layouts.forget(envelope.kind)  # it may have been the first of its kind
         return receipt
 
@@ -110,7 +111,7 @@ class Control:
         envelope = self._check(wish)
         receipt = await self._upsert_sender.upsert(envelope, UpsertConditions(if_version, if_due_before))
         if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED):
-            raise _to_error(receipt)
+            raise _to_error(receipt, envelope)
         self._packs.layouts.forget(envelope.kind)
         return receipt
 
@@ -260,8 +261,10 @@ class Control:
             gates.cancel()
 
 
-def _to_error(receipt: Receipt[None]) -> Exception:
+def _to_error(receipt: Receipt[None], envelope: Envelope) -> Exception:
     name, reason = receipt.workflow_id, receipt.reason
+    if reason == KEY_REUSED:
+        return IdempotencyKeyReused(envelope.idempotency_key)
     if receipt.outcome is StartOutcome.REJECTED:
         return StartRefused(f"{name} was not started: {reason}")
     if receipt.run_id:  # the run of its pack, which has received the message

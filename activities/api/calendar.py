@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from activities.api.cron_fields import read_expression
 from shared.errors import InvalidOutcome
 
-FIELDS = 5  # of a cron expression: minute, hour, day of the month, month, day of the week
 EARLY_MAX = timedelta(days=366)
 KNOWN_MOST = 1000  # calendars that a process keeps parsed: handlers make theirs anew in each call
 EXAMPLE = "write for example '0 8 * * mon-fri' for weekdays at eight"
@@ -18,7 +18,7 @@ UNKNOWN_ZONE = "zone={!r} names no time zone; write for example 'Europe/Berlin'"
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 _WEEKDAYS = re.compile(r"[a-z0-7]+([,-][a-z0-7]+)*", re.IGNORECASE)
 _DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
-_HOUR = 2  # position among the parts of a parsed expression, which begin with the seconds
+_EVERY_HOUR = set(range(24))
 
 
 class InvalidCalendar(InvalidOutcome, ValueError):
@@ -30,8 +30,8 @@ class Calendar:
     """Moments by the clock of a zone, as a cron expression gives them; make one with `daily` or `cron`.
 
     A time that the clock jumps over counts at the first minute that there is after it, and one that it shows twice
-    counts the first time. Only where the hour is `*` does every minute count that matches: what runs every hour goes on
-    through both passes. A run counts for a moment from `early` before it on.
+    counts the first time. Only where the expression names all hours, as `*` does, every minute counts that matches:
+    what runs every hour goes on through both passes. A run counts for a moment from `early` before it on.
     """
 
     expression: str
@@ -41,7 +41,7 @@ class Calendar:
     def next(self, after: datetime) -> datetime:
         """Give the first moment after another one, which has a time zone; in UTC."""
         cron, zone = _parse(self.expression, self.zone)
-        find = _find_in_any_hour if cron.parts[_HOUR] == "*" else _find_in_some_hours
+        find = _find_in_any_hour if cron.hours == _EVERY_HOUR else _find_in_some_hours
         return find(cron, zone, after)
 
 
@@ -63,7 +63,7 @@ def cron(expression: str, *, zone: str = "UTC", early: timedelta = timedelta(0))
     """Give the moments of a cron expression of five fields by the clocks of a zone; raises InvalidCalendar.
 
     Beside numbers, names, `*`, ranges, lists and steps there are `L` and `LW` for the last day and the last weekday of
-    a month, `fri#2` for its second Friday and `5L` for its last.
+    a month, `fri#2` for its second Friday and `5L` for its last. `@daily` and its like are taken, too.
     """
     if not (_is_a(timedelta, early) and timedelta(0) <= early <= EARLY_MAX):
         raise InvalidCalendar(
@@ -91,15 +91,16 @@ def _parse(expression: str, zone: str) -> tuple[CronSim, ZoneInfo]:
         found = ZoneInfo(zone)
     except (LookupError, ValueError, OSError) as exc:
         raise InvalidCalendar(UNKNOWN_ZONE.format(zone)) from exc
-    if len(expression.split()) != FIELDS:
-        raise InvalidCalendar(f"cron({expression!r}) does not have five fields; {EXAMPLE}")
     try:
-        cron = CronSim(expression, datetime(2024, 1, 1))  # noqa: DTZ001 — the time that a wall shows has no zone
-        next(CronSim(expression, cron.dt))
+        fields = read_expression(expression)
+        cron = CronSim(fields, datetime(2024, 1, 1))  # noqa: DTZ001 — the time that a wall shows has no zone
+        next(CronSim(fields, cron.dt))
+    except ValueError as exc:
+        raise InvalidCalendar(f"cron({expression!r}): {exc}") from exc
     except CronSimError as exc:
-        raise InvalidCalendar(f"cron({expression!r}): {str(exc).lower()}; {EXAMPLE}") from exc
+        raise InvalidCalendar(f"cron({expression!r}): no month has such a day; {EXAMPLE}") from exc
     except StopIteration:
-        raise InvalidCalendar(f"cron({expression!r}) has no day within fifty years; {EXAMPLE}") from None
+        raise InvalidCalendar(f"cron({expression!r}): no year has such a day; {EXAMPLE}") from None
     return cron, found
 
 

@@ -84,6 +84,9 @@ def read_name(kind: Any, message_id: Any) -> tuple[str, str]:
             raise InvalidEnvelope(
                 f"{name}: holds half of a character, which UTF-8 can't encode; correct it", field=name
             )
+        if value in (".", ".."):
+            flaw = f"is {value!r}, which in a URL is a step in the path"
+            raise InvalidEnvelope(f"{name}: {flaw}; give another text, such as {example!r}", field=name)
     return kind, text
 
 

@@ -254,39 +254,36 @@ class AnyClient(Caller[Http]):
             raise InvalidEnvelope(f"idempotency_key: {flaw}; use ASCII letters and digits", field="idempotency_key")
 
         key = idempotency_key or uuid.uuid4().hex
-        part = dict[Any, tuple[Envelope, bytes]]()
+        part = list[tuple[Envelope, bytes]]()
+        # each item has a key of its own, because a part is no body that comes again; this one asks for no restarts
         headers = {"Content-Type": "application/x-ndjson"} | ({} if upsert else {"Idempotency-Key": key})
         for number, item in enumerate(chain(items, [_END])):
             try:
-                own_key = f"{key}:{number}" if upsert else ""
-                name, line = (None, b"") if item is _END else _read_item(item, own_key)
+                line = b"" if item is _END else _read_item(item, f"{key}:{number}")
             except InvalidEnvelope as exc:
                 yield Receipt(item, "rejected", str(exc), exc.field)
                 continue
 
-            name = name if upsert else number
-            if part and (item is _END or name in part or len(part) == PART_LINES):
-                sent = [each for each, _ in part.values()]
-                body = b"\n".join(line for _, line in part.values())
+            if part and (item is _END or len(part) == PART_LINES):
+                body = b"\n".join(line for _, line in part)
                 for got in await self.send("POST", "/v1/messages:bulk", {"upsert": upsert}, body, headers=headers):
-                    yield _read_receipt(sent[int(got["line"]) - 1], got)
+                    yield _read_receipt(part[int(got["line"]) - 1][0], got)
                 part.clear()
             if item is not _END:
-                part[name] = item, line
+                part.append((item, line))
 
 
 _END: Any = object()
 """Ends the last part of a bulk."""
 
 
-def _read_item(item: Any, idempotency_key: str) -> tuple[tuple[str, str], bytes]:
-    """Give the name of an envelope, and its line in a bulk; raises InvalidEnvelope."""
+def _read_item(item: Any, idempotency_key: str) -> bytes:
+    """Give the line of an envelope in a bulk; raises InvalidEnvelope."""
     check("item", item, Envelope, advice="a dormice.Envelope(kind, id, payload, …)")
     given: dict[str, Any] = {**vars(item)}
     kind, message_id = read_name(given.pop("kind"), given.pop("id"))
-    own_key = {"idempotency_key": idempotency_key} if idempotency_key else {}
     fields = to_fields("scheduled_at", given, OPTION_TYPES)
-    return (kind, message_id), to_json(own_key | {"kind": kind, "id": message_id} | fields)
+    return to_json({"idempotency_key": idempotency_key, "kind": kind, "id": message_id} | fields)
 
 
 def _read_receipt(item: Envelope, got: Mapping[str, Any]) -> Receipt:

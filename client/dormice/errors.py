@@ -32,6 +32,10 @@ class MessageAlive(GiveUp):
     """A message that was to be started is alive, and was left unchanged."""
 
 
+class IdempotencyKeyReused(GiveUp):
+    """An idempotency key was used before for another body; nothing was changed."""
+
+
 class ConditionUnmet(GiveUp):
     """A message is no longer as the condition of an upsert wants it, and was left unchanged."""
 

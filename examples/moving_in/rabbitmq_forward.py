@@ -15,7 +15,7 @@ from pika.exceptions import AMQPError
 
 from examples.moving_in.exchange import find_member, read_json, to_line
 from examples.moving_in.rabbitmq_delays import find_id
-from shared.errors import DormiceError, GiveUp, MessageAlive
+from shared.errors import DormiceError, GiveUp, IdempotencyKeyReused, MessageAlive
 from shared.settings import load_settings
 from starter.cli.connection import open_control
 from starter.control import Control
@@ -71,7 +71,8 @@ async def start(control: Control, kind: str, properties: Any, body: bytes) -> st
         message_id = find_id(properties, payload)
         due = (properties.timestamp or time.time()) + float(delay or properties.expiration or 0) / 1000
         await control.start(to_line(kind, message_id or "", due, payload, idempotency_key=message_id))
-    except MessageAlive:
+    except (MessageAlive, IdempotencyKeyReused):
+        # it has come again; without a timestamp of its own it has another moment then
         return ""
     except (GiveUp, ValueError, OverflowError, TypeError) as exc:
         return str(exc)

@@ -19,7 +19,7 @@ TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
 SOURCES_KEPT = 100  # of how many sources a message remembers the newest offset; a key comes from one partition
-UPSERTS_KEPT = 5  # how many idempotency keys of upserts a message remembers
+REQUESTS_KEPT = 5  # how many idempotency keys of requests a message remembers
 Spread = Callable[[float], float]  # maps a tolerance to the offset in it at which a message is due, both in seconds
 
 
@@ -56,10 +56,16 @@ def decide(
             state = state._replace(started_at=event.started_at)
         after = _end_cycle(_apply_outcome(state, event, now, spread), now)
     else:
+        request = signals.name_request(event.idempotency_key) if event.idempotency_key else ""
+        if request in state.sources:
+            return state
         try:
             after = _apply(_begin_anew(state, now), event, now)
         except (ValueError, TypeError, AttributeError) as exc:
             return _remember(state, now, "ignored", f"{type(event).__name__}: {exc}")
+        if request:
+            sources = merge_sources(after.sources, {request: signals.find_fingerprint(event)})
+            after = after._replace(sources=sources)
     return _bound_by_expiry(after, now) if after.expires_at else after
 
 
@@ -82,12 +88,23 @@ def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> fl
 
 
 def merge_sources(known: Mapping[str, int], newer: Mapping[str, int]) -> Mapping[str, int]:
-    """Give the newest offset of each source, newer ones last; of upserts, each a source of its own, the last few."""
+    """Give the newest offset of each source, newer ones last; of requests, each a source of its own, the last few."""
     older = {source: offset for source, offset in known.items() if source not in newer}
     merged = {**older, **newer}
-    forgotten = [source for source in merged if source.startswith(signals.UPSERT)][:-UPSERTS_KEPT]
-    forgotten += [source for source in merged if not source.startswith(signals.UPSERT)][:-SOURCES_KEPT]
+    forgotten = [source for source in merged if source.startswith(signals.REQUEST)][:-REQUESTS_KEPT]
+    forgotten += [source for source in merged if not source.startswith(signals.REQUEST)][:-SOURCES_KEPT]
     return {source: offset for source, offset in merged.items() if source not in forgotten} if forgotten else merged
+
+
+def is_repeated(known: Mapping[str, int], source: str, offset: int) -> bool:
+    """Return whether a message has seen a record at least as new of this source, or a request with this key."""
+    newest = known.get(source, -1)
+    return newest >= 0 if source.startswith(signals.REQUEST) else newest >= offset
+
+
+def is_key_reused(known: Mapping[str, int], source: str, offset: int) -> bool:
+    """Return whether a request has the key of an earlier one, and another body."""
+    return source.startswith(signals.REQUEST) and known.get(source, offset) != offset
 
 
 def next_wake(state: MessageState) -> float | None:
@@ -343,7 +360,7 @@ def _begin_anew(state: MessageState, now: float) -> MessageState:
 
 
 def _is_redelivered(state: MessageState, signal: signals.Revise | signals.Stop) -> bool:
-    return signal.source != "" and signal.offset <= state.sources.get(signal.source, -1)
+    return signal.source != "" and is_repeated(state.sources, signal.source, signal.offset)
 
 
 def _note_source(state: MessageState, signal: signals.Revise | signals.Stop) -> Mapping[str, int]:

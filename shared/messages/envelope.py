@@ -1,5 +1,7 @@
 """The envelope, schema_version 1: a message as its sender writes it, checked when it enters dormice."""
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
 from shared.messages.json_value import MAX_DEPTH, find_flaw, find_size_flaw, parse_json
+from shared.messages.signals import FINGERPRINT_BYTES
 from shared.messages.timespan import HORIZON
 
 ID_MAX_BYTES = 200
@@ -23,6 +26,8 @@ _LANES = tuple(LANES)
 _HORIZON = datetime.now(UTC) + HORIZON  # fixed at import: the true limit only grows, and most moments are far before it
 _TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
 _SHOWN_MAX = 10**15  # larger numbers are described in errors, not printed
+DOT_IDS = frozenset((".", ".."))
+"""Ids that no URL can name: in a path they stand for its own folder and the one above."""
 KIND_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
@@ -77,7 +82,14 @@ def _message_id(value: Any) -> str:
     text = _text(value, ID_MAX_BYTES)
     if not text:
         raise ValueError("is empty; give 1 to 200 bytes")
+    check_dots(text)
     return text
+
+
+def check_dots(message_id: str) -> None:
+    """Raise ValueError, with half a sentence, for an id that no URL can name."""
+    if message_id in DOT_IDS:
+        raise ValueError(f"is {message_id!r}, which in a URL is a step in the path; give another id, such as 'dot'")
 
 
 def _lane(value: Any) -> str | None:
@@ -163,6 +175,20 @@ class Envelope(BaseModel):
         """Whether the message is due at once: no moment was given for it, or one that has passed."""
         return self.scheduled_at is None or self.scheduled_at <= now
 
+    @property
+    def fingerprint(self) -> int:
+        """A number above 0 that stands for what the sender asks for: the same for the same, seldom for anything else.
+
+        An idempotency key is kept with it, so that a key that comes with another body is found out.
+        """
+        # what the handler declares counts from each request's own moment
+        expires_at = self.expires_at if "expires_at" in self.model_fields_set else None
+        moments = (self.scheduled_at, expires_at)
+        others = (self.lane, self.tolerance_seconds, self.priority, self.tenant, self.correlation_id)
+        text = json.dumps([self.payload, *moments, *others], sort_keys=True, default=str)
+        digest = hashlib.blake2b(text.encode(), digest_size=FINGERPRINT_BYTES).digest()
+        return int.from_bytes(digest) or 1
+
 
 _DEFAULTS: dict[str, Any] = {
     name: None if at.is_required() else at.default for name, at in Envelope.model_fields.items()
@@ -202,7 +228,9 @@ def _with_expiry(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
         if (span := rules.expires_after.get(envelope.kind)) is None:
             return envelope
         now = datetime.now(UTC)
-        return envelope.model_copy(update={"expires_at": max(scheduled or now, now) + span})
+        expiring = envelope.model_copy(update={"expires_at": max(scheduled or now, now) + span})
+        expiring.model_fields_set.discard("expires_at")
+        return expiring
     if scheduled is not None and expires <= scheduled:
         flaw = f"is {expires.isoformat()}, not after scheduled_at, {scheduled.isoformat()}"
         raise InvalidEnvelope("expires_at", f"{flaw}; give a later moment, or leave it out")
@@ -227,7 +255,7 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
         return None
     if type(message_id) is int:
         message_id = fields["id"] = str(message_id)
-    if not message_id or not _is_plain(message_id, ID_MAX_BYTES) or not _has_plain_options(fields):
+    if not _is_plain_id(message_id) or not _has_plain_options(fields):
         return None
     if at is not None:
         if type(at) is not str:
@@ -254,6 +282,11 @@ def _is_plain(text: Any, bytes_max: int) -> bool:
     if type(text) is not str or not text.isprintable():  # lone surrogates are not printable either
         return False
     return len(text if text.isascii() else text.encode()) <= bytes_max
+
+
+def _is_plain_id(text: Any) -> bool:
+    """Return whether this is surely an id."""
+    return _is_plain(text, ID_MAX_BYTES) and text != "" and text not in DOT_IDS
 
 
 def _has_plain_options(fields: dict[str, Any]) -> bool:

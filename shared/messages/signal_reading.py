@@ -18,6 +18,7 @@ from shared.messages.timespan import MOMENT_MAX
 SHOWN_MAX = 40  # characters of a wrong value that an error shows
 SOURCE_MAX_BYTES = 300  # a topic's name has at most 249, and a message keeps the last of its sources for ever
 TRACE_MAX = 1000  # characters of a trace context, which a message keeps too; W3C asks for 512 of `tracestate`
+KEY_MAX_BYTES = 200  # as in the envelope
 TOKEN_MAX = 200  # characters of a token; a pack keeps tokens for minutes
 AnySignal = TypeVar("AnySignal", bound=Signal)
 Check = Callable[[Any], bool]
@@ -181,6 +182,10 @@ def _check_content(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) and len(value.encode(errors="replace")) <= KEY_MAX_BYTES
+
+
 def _is_trace(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
@@ -190,6 +195,7 @@ def _is_trace(value: Any) -> bool:
 
 _FIELDS: dict[str, tuple[Check, str]] = {
     "reason": (is_text, "a string"),
+    "idempotency_key": (_is_key, f"a string of at most {KEY_MAX_BYTES} bytes"),
     "source": (is_source, f"a string of at most {SOURCE_MAX_BYTES} bytes"),
     **dict.fromkeys(
         ("due_at", "expected_due_at", "if_due_before", "expires_at"),

@@ -3,6 +3,8 @@
 Moments are RFC 3339 strings on the wire, so that a person can type them into the Web UI's signal form.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,15 +14,22 @@ from shared.errors import GiveUp
 from shared.messages.timespan import ceil_ms
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What every signal may have: an idempotency key, with which it takes effect once; empty for none."""
+
+    idempotency_key: str = ""
+
+
 @dataclass(frozen=True, slots=True)
-class RunNow:
+class RunNow(Request):
     """Run as soon as a worker is free; replays a parked message with fresh attempts."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Reschedule:
+class Reschedule(Request):
     """Be due at this moment instead; wakes a parked message up for it."""
 
     due_at: str
@@ -28,7 +37,7 @@ class Reschedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Reprioritize:
+class Reprioritize(Request):
     """Take another priority, 1 (first) to 5 (last), and optionally another due moment."""
 
     priority: int
@@ -37,7 +46,7 @@ class Reprioritize:
 
 
 @dataclass(frozen=True, slots=True)
-class Revise:
+class Revise(Request):
     """Replace the payload, and optionally the lane, the due moment, the priority and the expiry.
 
     `source` ("topic/partition") and `offset` name the record that the revision comes from. It is ignored unless it is
@@ -59,21 +68,21 @@ class Revise:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Request):
     """Hold: nothing runs until `Resume`, other signals still change the message."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Request):
     """End a pause; a due time that has passed meanwhile counts as due now."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Request):
     """End the message for good, once no handler is at work; `source` and `offset` are as with `Revise`."""
 
     reason: str = ""
@@ -82,7 +91,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class PullForward:
+class PullForward(Request):
     """Run ahead of time because there is capacity, if the message is still due at `expected_due_at`."""
 
     expected_due_at: str
@@ -116,7 +125,8 @@ class UnreadableSignal:
 
 
 TOMBSTONE = "its record was deleted"  # reason of a stop that a null record causes
-UPSERT = "upsert/"  # begins the source of an upsert; the rest stands for its idempotency key, and its offset is 0
+FINGERPRINT_BYTES = 4  # a message keeps one beside each of its keys, and a pack has a thousand messages
+REQUEST = "request#"  # begins the source of a request with an idempotency key; no topic may have such a name
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 
@@ -131,6 +141,18 @@ SIGNAL_NAMES: dict[type[Any], str] = {
     PullForward: "pull_forward",
 }
 """Signal type → its name on the workflow."""
+
+
+def name_request(key: str) -> str:
+    """Give the source that stands for an idempotency key; its offset is the fingerprint of the request's body."""
+    return REQUEST + hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
+
+
+def find_fingerprint(signal: Signal) -> int:
+    """Give a number above 0 that stands for a signal, its idempotency key aside."""
+    fields = asdict(signal) | {"idempotency_key": ""}
+    text = json.dumps([type(signal).__name__, fields], sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=FINGERPRINT_BYTES).digest()) or 1
 
 
 def write_steering(ids: Sequence[str], signal: Signal, token: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import orjson
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
 from shared.messages.envelope import (
+    DOT_IDS,
     ID_MAX_BYTES,
     TENANT_MAX_BYTES,
     TOLERANCE_MAX,
@@ -72,7 +73,7 @@ class FastPath:
             return None
         if type(name) is int and -_ID_LIMIT < name < _ID_LIMIT:
             name = str(name)
-        if type(name) is not str or not name or not _is_plain(name, ID_MAX_BYTES):
+        if type(name) is not str or not name or not _is_plain(name, ID_MAX_BYTES) or name in DOT_IDS:
             return None
         if at is not None and not (at.isascii() if type(at) is str else _has_offset(at)):
             return None

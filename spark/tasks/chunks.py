@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from shared.messages.envelope import EnvelopeRules, find_misfit
+from shared.messages.envelope import DOT_IDS, EnvelopeRules, find_misfit
 from shared.messages.placement import Layout, PackSpread
 from shared.messages.timespan import HORIZON
 from starter.starting.chunks import Chunk
@@ -69,6 +69,9 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
         return False
     if batch["expires_at"].null_count < len(batch["expires_at"]):
         return False
+    # a message remembers its key beside its body
+    if any(batch["idempotency_key"].to_pylist()):
+        return False
     longest = _compute.max(_compute.binary_length(batch["payload"])).as_py() or 0
     latest = _compute.max(batch["scheduled_at"]).as_py()
     is_in_limits = not rules.payload_max_bytes or longest <= rules.payload_max_bytes
@@ -79,7 +82,8 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
         parsed = orjson.loads(f"[{','.join(payloads)}]")
     except orjson.JSONDecodeError:
         return False
-    if len(parsed) != len(payloads) or not "".join(batch["id"].to_pylist()).isprintable():
+    ids: list[str] = batch["id"].to_pylist()
+    if len(parsed) != len(payloads) or not "".join(ids).isprintable() or not DOT_IDS.isdisjoint(ids):
         return False
     # a manifest may be older than the models of its kinds
     return not rules.payloads or not any(

@@ -24,7 +24,7 @@ from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome, Tag
 from starter.starting.solo import SoloStarter
-from starter.starting.start_request import NO_SOURCES, first_entry
+from starter.starting.start_request import find_sources, first_entry
 
 LINGER_SECONDS = 0.2
 """How long messages wait for others of their pack while the stream brings nothing new."""
@@ -77,7 +77,7 @@ class BulkStarter:
     async def start(self, wish: Wish, tag: Tag) -> Receipt[Tag]:
         """Start one message, or deliver it, and return its receipt.
 
-        With an idempotency key a repeated start is the first one, in a pack for as long as it keeps that one's receipt.
+        With an idempotency key a repeated start is the first one, and one with another body is rejected.
         Raises Misconfigured when the server refuses this client.
         """
         envelope = wish.envelope if isinstance(wish, Delivery) else wish
@@ -85,7 +85,7 @@ class BulkStarter:
         if isinstance(found, Layout):
             chunk = Chunk[Tag](found, pack_index(wish.id, found.packs))
             chunk.add(tag, _to_entry(found, chunk.index, wish, envelope))
-            found = self._start_chunk(chunk, "" if isinstance(wish, Delivery) else wish.idempotency_key)
+            found = self._start_chunk(chunk, _name_session(wish))
         (receipt,) = await found
         return receipt
 
@@ -200,6 +200,13 @@ class BulkStarter:
         return [await self._solo.start(wish, tag, session=session, restarts_finished=self._restarts_finished)]
 
 
+def _name_session(wish: Wish) -> str:
+    """Name what each repetition of a start with an idempotency key belongs to; empty without one."""
+    if isinstance(wish, Delivery) or not wish.idempotency_key:
+        return ""
+    return f"{wish.idempotency_key}|{wish.fingerprint}"
+
+
 async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
     return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
 
@@ -217,7 +224,10 @@ def _gather(
 
 def _to_entry(layout: Layout, index: int, wish: Wish, envelope: Envelope | None) -> Entry:
     now = time.time()
-    sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
+    if isinstance(wish, Delivery):
+        sources, trace = wish.sources, wish.trace
+    else:
+        sources, trace = find_sources(wish), NO_TRACE
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
         return to_entry(ended, layout.lane)

@@ -1,6 +1,5 @@
 """Deliveries: what a source's record, or an upsert, asks for; a repeated or late one has no effect."""
 
-import hashlib
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,11 +7,11 @@ from typing import NamedTuple, Self
 
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
-from shared.messages.signals import TOMBSTONE, UPSERT, Revise, Stop
+from shared.messages.signals import TOMBSTONE, Revise, Stop, name_request
 
 
 class Delivery(NamedTuple):
-    """A message as a record brings it; `envelope` is None when the record asks to stop the message.
+    """A message as a record or a request brings it; `envelope` is None when the record asks to stop the message.
 
     `source` ("topic/partition") and `offset` order the records of one source: a record that is not newer than the last
     one applied to the message is ignored, also after the message's end, for as long as the server remembers it.
@@ -26,11 +25,19 @@ class Delivery(NamedTuple):
     trace: Mapping[str, str] = NO_TRACE
 
     @classmethod
-    def of_upsert(cls, envelope: Envelope, key: str = "") -> Self:
-        """Make the delivery that upserts a message, once for its idempotency key, else for `key`, else by itself."""
-        key = envelope.idempotency_key or key or uuid.uuid4().hex
-        source = UPSERT + hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
-        return cls(envelope.kind, envelope.id, source, 0, envelope)
+    def of_upsert(cls, envelope: Envelope, place: str = "") -> Self:
+        """Make the delivery that upserts a message, once for its idempotency key, else for its place, else by itself.
+
+        `place` names a row of a source that does not change, so the same place never has another body.
+        """
+        if key := envelope.idempotency_key:
+            return cls(envelope.kind, envelope.id, name_request(key), envelope.fingerprint, envelope)
+        return cls(envelope.kind, envelope.id, name_request(place or uuid.uuid4().hex), 0, envelope)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its sender gave it an idempotency key, which may have been used for another body."""
+        return self.envelope is not None and self.source == name_request(self.envelope.idempotency_key)
 
     @property
     def sources(self) -> Mapping[str, int]:

@@ -19,9 +19,9 @@ from shared.temporal.connect import to_raw_bytes
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
 from starter.starting.queries import NO_ANSWER, HistoryRoom, query
-from starter.starting.receipts import ChunkReceipts, StartOutcome, Tag, to_refusal
+from starter.starting.receipts import KEY_REUSED, ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
-from workflows.packs.receipts import KNOWN, REVISED, STOPPED
+from workflows.packs.receipts import KNOWN, REUSED, REVISED, STOPPED
 
 ADMIT = "admit"
 
@@ -41,7 +41,12 @@ class PackStarter:
         # see `workflows.packs.state.PackState.admit`
         self._flags = {name: True for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set}
         known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
-        self._outcomes = {KNOWN: known, STOPPED: StartOutcome.STOPPED, REVISED: StartOutcome.REVISED}
+        self._outcomes = {
+            KNOWN: (known, ""),
+            STOPPED: (StartOutcome.STOPPED, ""),
+            REVISED: (StartOutcome.REVISED, ""),
+            REUSED: (StartOutcome.REJECTED, KEY_REUSED),
+        }
         self._room = HistoryRoom(client, settings)
         self._begun = set[str]()  # packs that this process knows to exist
 
@@ -59,7 +64,7 @@ class PackStarter:
             return _to_receipts(chunk, dict.fromkeys(everyone, (refusal.outcome, refusal.reason)), attempts)
         self._begun.add(pack_workflow_id(chunk.layout.kind, chunk.index))
         if answer.started:
-            repeated = dict.fromkeys(_find_repeated(chunk.ids), (self._outcomes[KNOWN], ""))
+            repeated = dict.fromkeys(_find_repeated(chunk.ids), self._outcomes[KNOWN])
             return _to_receipts(chunk, repeated, attempts, answer.run_id)
         return _to_receipts(chunk, await self._query_fates(chunk, token), attempts, answer.run_id)
 
@@ -94,7 +99,7 @@ class PackStarter:
         receipt = await self._query_receipt(pack_workflow_id(layout.kind, index), token)
         fates: _Fates = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
         for name, outcome in self._outcomes.items():
-            fates |= {positions[n]: (outcome, "") for n in receipt.get(name, ())}
+            fates |= {positions[n]: outcome for n in receipt.get(name, ())}
         moved: dict[str, list[int]] = receipt.get("moved", {})
         for other, part in moved.items():
             fates |= await self._find_fates(layout, int(other), token, [positions[n] for n in part])

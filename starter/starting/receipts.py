@@ -13,6 +13,12 @@ from shared.temporal.connect import is_transient, lacks_namespace, translate_rpc
 Tag = TypeVar("Tag")
 
 
+KEY_REUSED = "its idempotency key was used before for another body; send that body again, or take a new key"
+"""Why a request is rejected whose idempotency key came with another body before."""
+UNTOLD = "it is kept; no worker has told yet whether its idempotency key was used before for another body"
+"""What a request with an idempotency key adds that no worker has taken yet."""
+
+
 class StartOutcome(enum.StrEnum):
     """Outcome of one requested start."""
 
@@ -46,6 +52,11 @@ class Receipt(NamedTuple, Generic[Tag]):
     def has_taken(self) -> bool:
         """Whether the message is now what its envelope says."""
         return self.outcome in (StartOutcome.STARTED, StartOutcome.REVISED)
+
+    @property
+    def field(self) -> str:
+        """The field of the envelope that the reason is about; empty if it is about none."""
+        return "idempotency_key" if self.reason == KEY_REUSED else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.errors import InvalidEnvelope
-from shared.messages.decision import merge_sources
+from shared.messages.decision import is_key_reused, is_repeated, merge_sources
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
 from shared.messages.placement import workflow_id
@@ -22,8 +22,12 @@ from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
 from starter.starting.calls import RetryingCaller
 from starter.starting.delivery import Delivery
-from starter.starting.receipts import Receipt, StartOutcome, Tag, to_refusal
-from starter.starting.start_request import NO_SOURCES, build_start_request, first_state, make_request_id
+from starter.starting.queries import query_or_none
+from starter.starting.receipts import KEY_REUSED, UNTOLD, Receipt, StartOutcome, Tag, to_refusal
+from starter.starting.start_request import build_start_request, find_sources, first_state, make_request_id
+
+SILENT_SECONDS = 20.0
+"""How long no message is asked after one did not answer: probably no worker serves any."""
 
 
 class SoloStarter:
@@ -33,6 +37,7 @@ class SoloStarter:
         self._client = client
         self._settings = settings
         self._caller = caller
+        self._silent_until = 0.0
 
     async def start(
         self,
@@ -41,10 +46,43 @@ class SoloStarter:
         *,
         session: str,
         restarts_finished: bool,
-        sources: Mapping[str, int] = NO_SOURCES,
+    ) -> Receipt[Tag]:
+        """Start a message and give its receipt; within a session a retry counts as the same start.
+
+        So does one with the same idempotency key, for as long as the message remembers that; with another body it is
+        rejected.
+        """
+        sources = find_sources(envelope)
+        may_restart = restarts_finished and not sources
+        receipt = await self._start(envelope, tag, session=session, restarts_finished=may_restart, sources=sources)
+        if receipt.outcome is not StartOutcome.ALREADY_RUNNING or not sources:
+            return receipt
+
+        ((source, fingerprint),) = sources.items()
+        known, attempts = await self._caller.call(lambda: self._read_sources(receipt.workflow_id))
+        if isinstance(known, RPCError):
+            if not is_missing(known):
+                return to_refusal(known, tag, receipt.workflow_id, attempts)
+            known = {}
+        if is_key_reused(known, source, fingerprint):
+            return receipt._replace(outcome=StartOutcome.REJECTED, reason=KEY_REUSED)
+        if source in known:
+            return receipt._replace(outcome=StartOutcome.STARTED)
+        if not restarts_finished:
+            return receipt
+        merged = merge_sources(known, sources)
+        return await self._start(envelope, tag, session=session, restarts_finished=True, sources=merged)
+
+    async def _start(
+        self,
+        envelope: Envelope,
+        tag: Tag,
+        *,
+        session: str,
+        restarts_finished: bool,
+        sources: Mapping[str, int],
         trace: Mapping[str, str] = NO_TRACE,
     ) -> Receipt[Tag]:
-        """Start a message and give its receipt; within a session a retry counts as the same start."""
         name = workflow_id(envelope.kind, envelope.id)
         try:
             state = first_state(envelope, time.time(), sources, trace)
@@ -70,7 +108,7 @@ class SoloStarter:
         finished: dict[str, int] | RPCError | None = None
         while True:
             if envelope is not None:
-                started = await self.start(
+                started = await self._start(
                     envelope,
                     tag,
                     session=f"{delivery.source}:{delivery.offset}",
@@ -82,7 +120,7 @@ class SoloStarter:
                     return started
             signalled = await self._signal(delivery, tag)
             if signalled is not None:
-                return signalled
+                return await self._compare(delivery, signalled)
             if envelope is None:
                 return Receipt(tag, name, StartOutcome.IGNORED)
             finished, attempts = await self._caller.call(lambda: self._read_sources(name))
@@ -90,8 +128,9 @@ class SoloStarter:
                 if not is_missing(finished):
                     return to_refusal(finished, tag, name, attempts)
                 finished = {}
-            if finished.get(delivery.source, -1) >= delivery.offset:
-                return Receipt(tag, name, StartOutcome.IGNORED)
+            if (repeated := _find_repetition(delivery, finished)) is not None:
+                outcome, reason = repeated
+                return Receipt(tag, name, outcome, reason=reason)
 
     async def _signal(self, delivery: Delivery, tag: Tag) -> Receipt[Tag] | None:
         name, signal = workflow_id(delivery.kind, delivery.id), delivery.to_signal()
@@ -110,8 +149,26 @@ class SoloStarter:
             return Receipt(tag, name, outcome, attempts=attempts)
         return None if is_missing(answer) else to_refusal(answer, tag, name, attempts)
 
+    async def _compare(self, delivery: Delivery, receipt: Receipt[Tag]) -> Receipt[Tag]:
+        """Give the receipt of a revision that was sent, once the message has told that its key was not reused."""
+        if receipt.outcome is not StartOutcome.REVISED or not delivery.is_keyed:
+            return receipt
+        if time.monotonic() < self._silent_until:
+            return receipt._replace(reason=UNTOLD)
+
+        status = await query_or_none(self._client.get_workflow_handle(receipt.workflow_id), "status")
+        if status is None:
+            self._silent_until = time.monotonic() + SILENT_SECONDS
+            return receipt._replace(reason=UNTOLD)
+        if is_key_reused(status["sources"], delivery.source, delivery.offset):
+            return receipt._replace(outcome=StartOutcome.REJECTED, reason=KEY_REUSED)
+        return receipt
+
     async def _read_sources(self, name: str) -> dict[str, int]:
-        """Read the newest offset of each source whose records started or steered a finished message."""
+        """Read the newest offset of each source whose records started or steered a message.
+
+        All of a finished one; of one that is alive, those that it had when its present run began.
+        """
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
             execution=WorkflowExecution(workflow_id=name),
@@ -128,6 +185,13 @@ class SoloStarter:
             payloads = first.history.events[0].workflow_execution_started_event_attributes.input.payloads
         content: list[dict[str, Any]] = await self._client.data_converter.decode(payloads, [dict[str, Any]])
         return content[0].get("sources", {}) if content else {}
+
+
+def _find_repetition(delivery: Delivery, known: Mapping[str, int]) -> tuple[StartOutcome, str] | None:
+    """Give outcome and reason of a delivery that a finished message has seen; None for one that is new to it."""
+    if is_key_reused(known, delivery.source, delivery.offset):
+        return StartOutcome.REJECTED, KEY_REUSED
+    return (StartOutcome.IGNORED, "") if is_repeated(known, delivery.source, delivery.offset) else None
 
 
 def _run_id_in(exc: RPCError) -> str:

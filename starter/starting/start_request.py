@@ -22,6 +22,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, MessageState
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, PackSpread, pack_workflow_id, workflow_id
+from shared.messages.signals import name_request
 from shared.messages.timespan import ceil_ms, floor_ms
 from shared.packs.counts import COUNTS_MEMO
 from shared.packs.entry import Entry, to_heading, to_state
@@ -32,6 +33,13 @@ SUMMARY_MAX = 200  # the server takes 400 bytes
 NO_SOURCES: Mapping[str, int] = MappingProxyType({})
 USUAL_PRIORITY = 3  # the middle of the server's five
 REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
+
+
+def find_sources(envelope: Envelope) -> Mapping[str, int]:
+    """Give what a message that is started remembers of its request; nothing without an idempotency key."""
+    if not envelope.idempotency_key:
+        return NO_SOURCES
+    return {name_request(envelope.idempotency_key): envelope.fingerprint}
 
 
 def first_state(
@@ -59,8 +67,10 @@ def first_entry(
     """
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     tolerance, offset = envelope.tolerance_seconds, 0.0
-    # to the millisecond, as the due time that it bounds
-    expires_at = 0.0 if envelope.expires_at is None else ceil_ms(envelope.expires_at.timestamp()) / 1000
+    expires_at = 0.0
+    if envelope.expires_at is not None:
+        # to the millisecond, as the due time that it bounds; above 0, which stands for no expiry
+        expires_at = max(ceil_ms(envelope.expires_at.timestamp()), 1) / 1000
     if expires_at and tolerance:
         tolerance = min(tolerance, max(expires_at - max(scheduled or now, now), 0.0))
     if tolerance:
@@ -132,10 +142,12 @@ def _find_moments(scheduled: float | None, tolerance: float, offset: float, now:
 def make_request_id(envelope: Envelope, session: str) -> str:
     """Give the request id of one start, the same for each retry.
 
-    With the sender's idempotency key it is the same in every session: the server then answers a second start with the
-    run that it already made, also when the message has finished meanwhile.
+    With the sender's idempotency key, and the same body, it is the same in every session: the server then answers a
+    second start with the run that it already made.
     """
-    return str(uuid.uuid5(REQUEST_NAMESPACE, f"{envelope.idempotency_key or session}|{envelope.kind}:{envelope.id}"))
+    if envelope.idempotency_key:
+        session = f"{envelope.idempotency_key}|{envelope.fingerprint}"
+    return str(uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{envelope.kind}:{envelope.id}"))
 
 
 async def build_start_request(

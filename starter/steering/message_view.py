@@ -10,7 +10,7 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 
 from shared.errors import MessageNotFound
 from shared.messages.message import ENDS
-from shared.messages.placement import Layout, pack_index, pack_workflow_id, workflow_id
+from shared.messages.placement import MESSAGE_WORKFLOW, Layout, pack_index, pack_workflow_id, workflow_id
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from shared.temporal.workflow_calls import find_workflow
 from starter.starting.queries import QUERY_TIMEOUT, query_or_none
@@ -183,7 +183,8 @@ async def _read_packed(packs: Packs, layout: Layout, message_id: str) -> dict[st
 async def _describe(client: Client, kind: str, message_id: str) -> WorkflowExecutionDescription:
     with translate_rpc_errors():
         described = await find_workflow(client, workflow_id(kind, message_id))
-    if described is None:
+    # a workflow of another application may have any name, and answers as it likes
+    if described is None or described.workflow_type != MESSAGE_WORKFLOW:
         raise unknown_message(kind, message_id)
     return described
 

@@ -10,10 +10,22 @@ from types import MappingProxyType
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from shared.errors import InvalidEnvelope, MessageNotFound, PackNotServed, RetryLater, StandsStill
+from shared.errors import IdempotencyKeyReused, InvalidEnvelope, MessageNotFound, PackNotServed, RetryLater, StandsStill
+from shared.messages.decision import is_key_reused
 from shared.messages.envelope import EnvelopeRules, PayloadCheck, find_misfit, parse_envelope
 from shared.messages.placement import Layout, pack_index, workflow_id
-from shared.messages.signals import SIGNAL_NAMES, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.signals import (
+    SIGNAL_NAMES,
+    Reprioritize,
+    Reschedule,
+    Resume,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+    find_fingerprint,
+    name_request,
+)
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
@@ -22,6 +34,7 @@ from shared.temporal.workflow_calls import set_priority
 from starter.starting.calls import TaskPool
 from starter.starting.layouts import Layouts
 from starter.starting.queries import query_or_none
+from starter.starting.receipts import UNTOLD
 from starter.steering.packs import HistoryFull, Packs
 from starter.steering.status.failing_workflows import to_standstill
 
@@ -93,7 +106,24 @@ class Sender:
         missing, pending = await self._send_to_group(Group(kind, layout, index, [message_id]))
         if missing:
             raise MessageNotFound(MISSING.format(workflow_id(kind, message_id)))
-        return "".join(pending)
+        untold = await self._check_key(layout, index, kind, message_id)
+        return "".join(pending) or untold
+
+    async def _check_key(self, layout: Layout | None, index: int, kind: str, message_id: str) -> str:
+        """Raise IdempotencyKeyReused if the message had its key with another signal; says so if nobody can tell."""
+        if not (key := self._signal.idempotency_key):
+            return ""
+        if layout is None:
+            name = workflow_id(kind, message_id)
+            status = await query_or_none(self._client.get_workflow_handle(name), "status")
+        else:
+            status = await self._packs.status(layout, index, message_id)
+
+        if status is None:
+            return UNTOLD
+        if is_key_reused(status["sources"], name_request(key), find_fingerprint(self._signal)):
+            raise IdempotencyKeyReused(key)
+        return ""
 
     async def send_to_each(self, names: AsyncIterable[tuple[str, str]], counts: SignalCounts) -> None:
         """Send the signal to each of a stream, see `Control.send_to_each`."""

@@ -11,6 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from shared.errors import ConditionUnmet, RetryLater
+from shared.messages.decision import is_key_reused
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_index, workflow_id
@@ -21,7 +22,7 @@ from shared.temporal.connect import is_missing, translate_rpc_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.queries import query_or_none
-from starter.starting.receipts import Receipt, StartOutcome
+from starter.starting.receipts import KEY_REUSED, Receipt, StartOutcome
 from starter.steering.packs import Packs
 from starter.steering.sender import Sender, find_obstacle, is_solo_in
 
@@ -60,7 +61,7 @@ class UpsertSender:
             return await self._change(delivery, conditions.add_to(delivery.to_revision(envelope)))
         receipt = await self._starter.start(delivery, None)
         if receipt.outcome is StartOutcome.REVISED:
-            return receipt._replace(reason=await self._find_obstacle(delivery))
+            return receipt._replace(reason=await self._find_obstacle(delivery) or receipt.reason)
         return receipt
 
     async def _find_obstacle(self, delivery: Delivery) -> str:
@@ -87,6 +88,8 @@ class UpsertSender:
             wanted += [] if signal.if_due_before is None else [f"due before {signal.if_due_before}"]
             found = f"is at version {status['version']} and due {status['due_at']}, not {' and '.join(wanted)}"
             raise ConditionUnmet(f"{name} {found}; nothing was changed, look at it and decide anew")
+        if is_key_reused(status["sources"], delivery.source, delivery.offset):
+            return Receipt(None, name, StartOutcome.REJECTED, reason=KEY_REUSED)
         return Receipt(None, name, StartOutcome.REVISED, reason=sentence)
 
     async def _read_status(self, delivery: Delivery) -> dict[str, Any]:

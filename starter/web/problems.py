@@ -56,6 +56,8 @@ class Problem(Exception):
             document["field"] = self.field
         if self.status is HTTPStatus.SERVICE_UNAVAILABLE:
             headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        if self.status is HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+            headers["Accept-Encoding"] = "gzip"
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(encode_json(document), self.status.value, headers, MEDIA_TYPE)

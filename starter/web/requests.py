@@ -1,7 +1,9 @@
 """Requests: reads what a caller has sent, within limits of size and time; raises Problem for what can't be used."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+import re
+import zlib
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, cast
@@ -10,6 +12,7 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect, Request
 
 from shared.errors import MessageNotFound
+from shared.messages.envelope import ID_MAX_BYTES, check_dots
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import parse_moment
 from starter.steering.message_view import unknown_message
@@ -18,10 +21,16 @@ from starter.web.documents import find_api
 from starter.web.problems import Problem
 from starter.web.tokens import Access
 
+KEY_HEADER = "Idempotency-Key"
 BODY_SECONDS = 10.0
 BODY_EXTRA_BYTES = 16_384
 """What a body may have beside the largest payload."""
 LIMIT_MAX = 1000
+PART_BYTES = 65_536
+"""Most that is unpacked of a body before it is looked at: little data may stand for very much."""
+_GZIP_MAGIC = b"\x1f\x8b"  # no text begins so
+_GZIP_BITS = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of RFC 8941
 _FILTERS = ("kind", "lane", "state", "due_before")
 _TRUTH = {"true": True, "false": False}
 
@@ -54,6 +63,10 @@ def read_name(request: Request) -> tuple[str, str]:
     """Read the kind and id of the path, of a message that this caller may know of."""
     kind, message_id = read_part(request, "kind"), read_part(request, "id")
     find_access(request).check_kind(kind)
+    try:
+        check_dots(message_id)
+    except ValueError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"id: {exc}", "id") from exc
     return kind, message_id
 
 
@@ -88,7 +101,7 @@ async def read_body(request: Request, most: int) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
+            async for part in read_parts(request):
                 body += part
                 if len(body) > most:
                     sentence = f"body: has more than {most} bytes; keep bulk data elsewhere"
@@ -99,6 +112,77 @@ async def read_body(request: Request, most: int) -> bytes:
     except ClientDisconnect as exc:
         raise Problem(HTTPStatus.BAD_REQUEST, "body: the caller hung up", "body") from exc
     return bytes(body)
+
+
+async def read_parts(request: Request) -> AsyncIterator[bytes]:
+    """Give the parts of a body as they come, unpacked if they are gzip; raises Problem and ClientDisconnect."""
+    unpacker = _Unpacker() if has_gzip(request) else None
+    is_first = True
+    async for part in request.stream():
+        if unpacker is None:
+            if is_first and part.startswith(_GZIP_MAGIC):
+                sentence = "body: is packed; send it with Content-Encoding: gzip"
+                raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence, "Content-Encoding")
+            is_first = False
+            yield part
+            continue
+
+        for unpacked in unpacker.unpack(part):
+            yield unpacked
+            # a small part may hold very much, and others are at work beside this
+            await asyncio.sleep(0)
+
+    if unpacker is not None and not unpacker.is_complete:
+        raise Problem(HTTPStatus.BAD_REQUEST, "body: ends within its gzip data; send it again, whole", "body")
+
+
+def has_gzip(request: Request) -> bool:
+    """Return whether a body comes as gzip; raises Problem for any other coding."""
+    codings = [
+        each.strip().lower() for value in request.headers.getlist("Content-Encoding") for each in value.split(",")
+    ]
+    match [each for each in codings if each not in ("", "identity")]:
+        case []:
+            return False
+        case ["gzip" | "x-gzip"]:
+            return True
+        case _:
+            sentence = f"Content-Encoding: is {', '.join(codings)[:60]!r}; send gzip, or leave it out"
+            raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence, "Content-Encoding")
+
+
+class _Unpacker:
+    """Unpacks gzip part by part, also several files one after the other."""
+
+    def __init__(self) -> None:
+        self._file = zlib.decompressobj(_GZIP_BITS)
+        self._is_fresh = True
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self._is_fresh or self._file.eof
+
+    def unpack(self, data: bytes) -> Iterator[bytes]:
+        """Give what a part of the body holds, in parts of at most PART_BYTES."""
+        while True:
+            if self._file.eof:
+                if not data:
+                    return
+                self._file = zlib.decompressobj(_GZIP_BITS)
+            unpacked = self._advance(data)
+            data = self._file.unused_data if self._file.eof else self._file.unconsumed_tail
+            if unpacked:
+                yield unpacked
+            elif not data:
+                return
+
+    def _advance(self, data: bytes) -> bytes:
+        self._is_fresh = self._is_fresh and not data
+        try:
+            return self._file.decompress(data, PART_BYTES)
+        except zlib.error as exc:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"body: can't be read as gzip ({exc}); pack it anew", "body") from exc
 
 
 def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
@@ -112,6 +196,24 @@ def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
             raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: is given twice; leave one out", name)
         found[name] = value
     return found
+
+
+def read_key(request: Request) -> str:
+    """Read the idempotency key, in quotes as its draft has it or without; empty for none."""
+    given = request.headers.getlist(KEY_HEADER)
+    if not given:
+        return ""
+    if len(given) > 1:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{KEY_HEADER}: is given twice; leave one out", KEY_HEADER)
+
+    text = given[0]
+    if text.startswith('"'):
+        quoted = _QUOTED.fullmatch(text)
+        text = "" if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
+    if not (0 < len(text) <= ID_MAX_BYTES and text.isascii() and text.isprintable()):
+        flaw = f'is {given[0][:60]!r}; write 1 to {ID_MAX_BYTES} characters of ASCII, such as k1 or "k1"'
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{KEY_HEADER}: {flaw}", KEY_HEADER)
+    return text
 
 
 def read_flag(query: Mapping[str, str], name: str, default: bool) -> bool:  # noqa: FBT001 — read by position everywhere

@@ -468,3 +468,12 @@ def _kill(server: EmbeddedServer) -> None:
     assert server.process_id is not None
     for child in psutil.Process(server.process_id).children():
         child.kill()
+
+
+async def test_a_workflow_of_another_application_is_no_message(client: Client, settings: Settings, kind: str) -> None:
+    """Whatever its name: it would answer in its own way."""
+    foreign = await client.start_workflow("Foreign", id=f"{kind}:a", task_queue="nowhere")
+
+    with pytest.raises(MessageNotFound):
+        await Control(client, settings).show(kind, "a")
+    await foreign.terminate()

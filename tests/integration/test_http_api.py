@@ -1,6 +1,7 @@
 """The HTTP API: messages by kind and id, lists, bulk and refusals, in both encodings and beside workers."""
 
 import asyncio
+import gzip
 import importlib
 import json
 import re
@@ -23,6 +24,7 @@ from activities import Again, Context, Done, Message, Reject, handler
 from activities.api.handler import Handler
 from shared.errors import InvalidSetting
 from shared.settings import Settings
+from starter.web.api.bulk import SEND_AGAIN
 from starter.web.application import make_application
 from starter.web.documents import Installation
 from starter.web.server import serving
@@ -41,6 +43,7 @@ LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 AT = LATER.isoformat()
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
+GZIP = {"Content-Encoding": "gzip"}
 
 
 @pytest.fixture
@@ -136,6 +139,55 @@ async def test_an_upsert_is_one_call_once_a_key(worked: httpx.AsyncClient, messa
     assert await message.has(payload=2, revision=1)
 
 
+async def test_a_key_stands_for_one_body(worked: httpx.AsyncClient, message: Subject, kind: str) -> None:
+    """On each way in: the same body is answered as before, another one is refused with the key's name."""
+    bodies = [{"payload": n, "scheduled_at": AT} for n in range(3)]
+
+    async def call(method: str, n: int, key: str, **query: Any) -> tuple[int, str]:
+        headers = {"Idempotency-Key": key}
+        answer = await worked.request(method, path_of(kind), json=bodies[n], headers=headers, params=query)
+        document = answer.json()
+        assert answer.status_code != 422 or (document["field"], repr(key)) == (
+            "idempotency_key",
+            document["detail"][17:21],
+        )
+        return answer.status_code, document.get("outcome", "")
+
+    async def bulk(n: int, key: str, *, upsert: bool) -> str:
+        content = json.dumps({"kind": kind, "id": message.id} | bodies[n])
+        options: dict[str, Any] = {"headers": NDJSON | {"Idempotency-Key": key}, "params": {"upsert": upsert}}
+        found = json.loads((await worked.post("/v1/messages:bulk", content=content, **options)).text)
+        return found.get("field") or found["outcome"]
+
+    async def steer(verb: str, key: str, **body: str) -> int:
+        return (await worked.post(path_of(kind, verb), json=body, headers={"Idempotency-Key": key})).status_code
+
+    assert await call("PUT", 0, "k1") == (201, "started")
+    assert (await call("PUT", 0, '"k1"'))[0] in (200, 201)
+    assert (await call("PUT", 1, "k1"))[0] == 422
+    assert await call("POST", 0, "k1") == (201, "started")
+    assert (await call("POST", 1, "k1"))[0] == 422
+    assert [await bulk(n, "k1", upsert=False) for n in (0, 1)] == ["started", "idempotency_key"]
+    assert await bulk(1, "k1", upsert=True) == "idempotency_key"
+    assert await call("PUT", 1, "k2") == (200, "revised")
+    assert (await call("PUT", 2, "k2"))[0] == 422
+    assert (await call("PUT", 2, "k2", if_version=0))[0] == 422
+    assert await message.has(payload=1, revision=1)
+
+    later = (LATER + timedelta(hours=1)).isoformat()
+    assert [await steer("reschedule", "v1", due_at=at) for at in (later, later, AT)] == [200, 200, 422]
+    assert [await steer("pause", '"v2"', reason=reason) for reason in ("a", "a", "b")] == [200, 200, 422]
+    assert await steer("run_now", "v1") == 422
+    assert await message.has(state="paused", due_at_epoch=LATER.timestamp() + 3600)
+
+    await worked.delete(path_of(kind))
+    await message.wait_ended()
+    assert (await call("PUT", 0, "k1"))[1] in ("started", "ignored")  # a repetition may be answered as the first time
+    assert await call("POST", 0, "k1") == (201, "started")
+    assert [(await call(method, 2, "k2"))[0] for method in ("PUT", "POST")] == [422, 422]
+    assert (await worked.get(path_of(kind))).json()["state"] == "stopped"
+
+
 async def test_what_is_due_at_once_is_said_to_be(worked: httpx.AsyncClient, kind: str) -> None:
     """By a start and an upsert without a moment, or with one that has passed."""
     started = await worked.post(path_of(kind), json={"scheduled_at": "2020-01-01T00:00:00Z"})
@@ -221,6 +273,58 @@ async def test_a_bulk_answers_each_line(worked: httpx.AsyncClient, message: Subj
     assert await message.has(payload=2, revision=1)
 
 
+async def test_lines_of_one_message_take_effect_in_order_and_once(
+    worked: httpx.AsyncClient, message: Subject, kind: str
+) -> None:
+    """The same body may come again after a fault; what is no such body is refused, and loses nothing in silence."""
+
+    async def post(*payloads: int, upsert: bool = True) -> list[tuple[int, str, str]]:
+        line = {"kind": kind, "id": message.id, "scheduled_at": AT}
+        content = "\n".join(json.dumps({**line, "payload": payload}) for payload in payloads)
+        options: dict[str, Any] = {"headers": NDJSON | {"Idempotency-Key": "k"}, "params": {"upsert": upsert}}
+        answer = await worked.post("/v1/messages:bulk", content=content, **options)
+        found = [json.loads(text) for text in answer.text.splitlines()]
+        return [(each["line"], each["outcome"], each.get("reason", "")) for each in found]
+
+    first = await post(1, 2, 1)
+    again = await post(1, 2, 1)
+    unchanged = await message.has(payload=1, revision=2)
+    part = await post(2, 1)
+    started = await post(1, 5, upsert=False)
+
+    assert [each[:2] for each in first] == [(1, "started"), (2, "revised"), (3, "revised")]
+    assert [line for line, _, _ in again] == [1, 2, 3]
+    assert unchanged
+    assert part == [
+        (1, "rejected", "'k' was used before for another body; send that body again, or take a new key"),
+        (2, "failed", f"line 1 of the same message was not taken; correct that one, then {SEND_AGAIN}"),
+    ]
+    assert started[0][:2] == (1, "started")
+    assert started[1][1] in ("rejected", "already running")
+    assert await message.has(payload=1, revision=2)
+
+
+async def test_a_packed_body_is_unpacked(worked: httpx.AsyncClient, kind: str) -> None:
+    """Of one message and of a bulk, whose files may follow one another; what is cut off starts nothing by halves."""
+    lines = [f'{{"kind":"{kind}","id":"{n}","scheduled_at":"{AT}"}}\n'.encode() for n in range(4)]
+    files = gzip.compress(lines[0]) + gzip.compress(b"\n" * 10**6 + lines[1])
+
+    async def post(content: bytes, **headers: str) -> list[dict[str, Any]]:
+        response = await worked.post("/v1/messages:bulk", content=content, headers=NDJSON | headers)
+        return [json.loads(text) for text in response.text.splitlines()]
+
+    one = await worked.put(path_of(kind), content=gzip.compress(b"{}"), headers=JSON | {"Content-Encoding": "x-gzip"})
+    whole = await post(files, **GZIP)
+    cut = await post(gzip.compress(lines[2] + lines[3][:-2])[:-4], **GZIP)
+    unnamed = await post(files)
+
+    assert one.status_code == 201
+    assert {each["line"]: each["outcome"] for each in whole} == {1: "started", 1_000_002: "started"}
+    assert [(each.get("id"), each.get("outcome")) for each in cut] == [("2", "started"), (None, None)]
+    assert cut[-1]["problem"]["detail"] == "body: ends within its gzip data; send it again, whole"
+    assert unnamed[-1]["problem"]["detail"] == "body: is packed; send it with Content-Encoding: gzip"
+
+
 async def test_a_caller_that_sends_all_before_it_reads_is_served(worked: httpx.AsyncClient, kind: str) -> None:
     """Receipts wait outside of the connection, so neither side blocks the other."""
     lines = (f'{{"kind":"alien","id":"{"x" * 150}{n}"}}\n'.encode() for n in range(60_000))
@@ -250,6 +354,9 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/v1/messages/{kind}/a/dance", {}, 404, ""),
     ("GET", "/v1/messages/{kind}/nobody", {}, 404, ""),
     ("GET", "/v1/messages/{kind}/%FF", {}, 400, "id"),
+    ("GET", "/v1/messages/{kind}/%2E", {}, 422, "id"),
+    ("PUT", "/v1/messages/{kind}/%2e%2E", {"json": {}}, 422, "id"),
+    ("POST", "/v1/messages/{kind}/%2E/run_now", {}, 422, "id"),
     ("GET", "/v1/messages/{kind}/a?payload=maybe", {}, 400, "payload"),
     ("GET", "/v1/messages/{kind}/a?colour=red", {}, 400, "colour"),
     ("DELETE", "/v1/messages/{kind}/nobody", {}, 404, ""),
@@ -287,6 +394,14 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
         *("POST", "/v1/messages/{kind}/a"),
         *({"json": {"idempotency_key": "a"}, "headers": {"Idempotency-Key": "b"}}, 422, "idempotency_key"),
     ),
+    *(
+        ("PUT", "/v1/messages/{kind}/a", {"json": {}, "headers": {b"Idempotency-Key": key}}, 400, "Idempotency-Key")
+        for key in (b'"k', b'"a"b"', b'""', b'"k";a=1', b"k" * 201, b"k\xe9")
+    ),
+    (
+        *("POST", "/v1/messages:bulk"),
+        *({"headers": [*NDJSON.items(), *[("Idempotency-Key", "k")] * 2]}, 400, "Idempotency-Key"),
+    ),
     ("PUT", "/v1/messages/{kind}/a?if_version=-1", {"json": {}}, 400, "if_version"),
     ("PUT", "/v1/messages/{kind}/a?if_version=x", {"json": {}}, 400, "if_version"),
     ("PUT", "/v1/messages/{kind}/a?if_version=" + "9" * 40, {"json": {}}, 400, "if_version"),
@@ -320,6 +435,18 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("PUT", "/v1/gates/g", {"json": {"opens_at": "2099-01-01T00:00:00Z"}}, 422, "opens_at"),
     ("PUT", "/v1/gates/g", {"json": {"for": "1h"}}, 422, "for"),
     ("PUT", "/v1/gates/g", {}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"json": {}, "headers": GZIP}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": gzip.compress(b"{}")[:-1], "headers": JSON | GZIP}, 400, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": gzip.compress(b" " * 10**7), "headers": JSON | GZIP}, 413, "body"),
+    ("PUT", "/v1/messages/{kind}/a", {"content": gzip.compress(b"{}"), "headers": JSON}, 415, "Content-Encoding"),
+    (
+        *("PUT", "/v1/messages/{kind}/a"),
+        *({"json": {}, "headers": {"Content-Encoding": "br"}}, 415, "Content-Encoding"),
+    ),
+    (
+        *("POST", "/v1/messages:bulk"),
+        *({"content": b"", "headers": NDJSON | {"Content-Encoding": "gzip, zstd"}}, 415, "Content-Encoding"),
+    ),
     ("PUT", "/v1/messages/{kind}/a", {}, 400, "body"),
     ("PUT", "/v1/messages/{kind}/a", {"content": b" \n", "headers": JSON}, 400, "body"),
     ("POST", "/v1/messages/{kind}/a", {}, 400, "body"),

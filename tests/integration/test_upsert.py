@@ -143,7 +143,7 @@ async def test_a_file_is_upserted_once_until_it_changes(
     kind: str,
     encoding: str,
 ) -> None:
-    """So an interrupted load is run again as ever; a row with a key of its own counts by that alone."""
+    """So an interrupted load is run again as ever; a row with a key of its own counts by that, and keeps its body."""
     file = tmp_path / "rows.jsonl"
     rows: list[dict[str, Any]] = [
         {"kind": kind, "id": "a", "payload": 1, "scheduled_at": LATER.isoformat()},
@@ -169,7 +169,8 @@ async def test_a_file_is_upserted_once_until_it_changes(
     rows[0]["payload"] = rows[1]["payload"] = 2
     write()
     os.utime(file, ns=(0, 0))  # a clock may be too coarse to show that it was changed
-    await load()
+    assert (await load())[2] == 1
+    assert json.loads((tmp_path / "rejects").read_text())["field"] == "idempotency_key"
     assert await message.has(payload=2, revision=1)
     other: Callable[..., Any] = Subject(client, control, encoding, kind, "b").has
     assert await other(payload=1, revision=0)

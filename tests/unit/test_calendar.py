@@ -22,6 +22,7 @@ BERLIN = "Europe/Berlin"
 ZONES = sorted(zoneinfo.available_timezones())
 FROM, TO = datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 LAST_CHANGED = 2040  # from 2038 on, clocks change by the same rule each year
+EIGHT = datetime(2026, 11, 26, 8, tzinfo=UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 zones = st.sampled_from(ZONES)
@@ -139,9 +140,8 @@ def test_a_time_of_day_comes_once_around_every_change_of_clocks(zone: str) -> No
             check_daily(zone, near.hour, near.minute, change)
 
 
-def expect_running(expression: str, zone: str, begin: datetime, end: datetime) -> list[datetime]:
-    """Give each minute between two moments at which the clock shows a quarter of an hour, or a full one."""
-    wanted = {"*/15 * * * *": (0, 15, 30, 45), "0 * * * *": (0,)}[expression]
+def expect_running(wanted: tuple[int, ...], zone: str, begin: datetime, end: datetime) -> list[datetime]:
+    """Give each minute between two moments at which the clock shows one of some minutes."""
     walls = ((begin + n * timedelta(seconds=30)) for n in range(1, 2 * round((end - begin) / MINUTE) + 1))
     return [at for at in walls if (wall := read_wall(at, zone)).second == 0 and wall.minute in wanted]
 
@@ -152,8 +152,10 @@ def test_what_runs_every_hour_goes_on_through_a_change_of_clocks(zone: str, data
     """Every minute that passes and matches counts, in both passes of an hour that comes twice."""
     change = data.draw(st.sampled_from(changes(zone)))
     begin, end = change - 2 * timedelta(hours=1), change + 2 * timedelta(hours=1)
-    for expression in ("*/15 * * * *", "0 * * * *"):
-        assert follow(cron(expression, zone=zone), begin, end) == expect_running(expression, zone, begin, end)
+    hours = data.draw(st.sampled_from(["*", "*/1", "0-23", "0/1", "12-11", "0-11,12-23"]))
+    for minutes, wanted in (("*/15", (0, 15, 30, 45)), ("*/30", (0, 30)), ("0", (0,)), ("*/60", (0,))):
+        calendar = cron(f"{minutes} {hours} * * *", zone=zone)
+        assert follow(calendar, begin, end) == expect_running(wanted, zone, begin, end)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,10 @@ def test_what_runs_every_hour_goes_on_through_a_change_of_clocks(zone: str, data
         (cron("0 9 L * *"), "2026-02-01T00:00", "2026-02-28T09:00"),
         (cron("0 9 * * fri#2"), "2026-11-01T00:00", "2026-11-13T09:00"),
         (cron("0 * 29 2 *"), "2026-11-26T00:00", "2028-02-29T00:00"),
+        (cron("*/15 */1 * * *", zone=BERLIN), "2026-10-25T00:45", "2026-10-25T01:00"),
+        (cron("*/15 0-23 * * *", zone=BERLIN), "2026-10-25T00:45", "2026-10-25T01:00"),
+        (cron("*/30 */1 * * *", zone="Australia/Lord_Howe"), "2026-04-04T14:30", "2026-04-04T15:00"),
+        (cron("0 9 * * fril"), "2026-11-01T00:00", "2026-11-27T09:00"),
     ],
     ids=str,
 )
@@ -179,23 +185,66 @@ def test_the_next_moment_is_the_first_after_another(calendar: Calendar, after: s
     assert calendar.next(datetime.fromisoformat(after + "Z")) == datetime.fromisoformat(expected + "Z")
 
 
+SAME = [
+    ("0 8 * * sat-sun", "0 8 * * 0,6"),
+    ("0 8 * * 6-7", "0 8 * * 0,6"),
+    ("0 8 * * mon-sun", "0 8 * * *"),
+    ("0 8 * * Friday-MON", "0 8 * * 0,1,5,6"),
+    ("0 8 * * 7-2", "0 8 * * 0,1,2"),
+    ("0 8 * * fri-mon/2", "0 8 * * 0,5"),
+    ("0 22-6 * * *", "0 0-6,22,23 * * *"),
+    ("0 22-6/2 * * *", "0 0,2,4,6,22 * * *"),
+    ("55-5 8 * * *", "0-5,55-59 8 * * *"),
+    ("0 8 30-2 * *", "0 8 1,2,30,31 * *"),
+    ("0 8 1 nov-feb *", "0 8 1 1,2,11,12 *"),
+    ("0 8 1 january *", "0 8 1 1 *"),
+    ("*/60 */24 */31 */12 *", "0 0 1 1 *"),
+    ("@hourly", "0 * * * *"),
+    (" @Daily ", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+]
+
+
+@pytest.mark.parametrize(("written", "plain"), SAME, ids=[written for written, _ in SAME])
+def test_other_ways_to_write_an_expression_give_the_same_moments(written: str, plain: str) -> None:
+    """A range may lead over the end of its field, names may be whole, and the words that begin with @ are taken."""
+    calendar, expected = cron(written), cron(plain)
+    after = same = datetime(2026, 2, 20, tzinfo=UTC)
+
+    for _ in range(40):
+        after, same = calendar.next(after), expected.next(same)
+        assert after == same
+
+
+def test_weekdays_of_a_time_of_day_may_lead_over_the_end_of_the_week() -> None:
+    """As in a cron expression, which they become."""
+    weekend = daily("08:00", weekdays="sat-sun")
+
+    assert [at.weekday() for at in follow(weekend, EIGHT, EIGHT + 8 * DAY)] == [5, 6]
+
+
 @pytest.mark.parametrize(
     ("make", "given", "sentence"),
     [
         (daily, {"at": "25:00"}, "daily(at='25:00') is no time of a day; write for example '08:00'"),
         (daily, {"at": 8}, "daily(at=8) is no time of a day; write for example '08:00'"),
         (daily, {"at": "08:00", "weekdays": "* 1"}, "daily(weekdays='* 1') names no weekdays; write for example"),
-        (daily, {"at": "08:00", "weekdays": "moonday"}, "cron('0 8 * * moonday'): bad day-of-week; write"),
+        (
+            daily,
+            {"at": "08:00", "weekdays": "moonday"},
+            "cron('0 8 * * moonday'): weekday 'moonday' is no number, range",
+        ),
         (daily, {"at": "08:00", "zone": "Europe/Berlln"}, "zone='Europe/Berlln' names no time zone; write for"),
         (daily, {"at": "08:00", "zone": "../x"}, "zone='../x' names no time zone"),
         (daily, {"at": "08:00", "zone": None}, "zone=None names no time zone"),
         (daily, {"at": "08:00", "early": 5}, "early=5 is no timedelta from 0 to 366 days; write timedelta(hours=1)"),
-        (cron, {"expression": "* * *"}, "cron('* * *') does not have five fields; write for example '0 8 * * mon-fri'"),
-        (cron, {"expression": "61 * * * *"}, "cron('61 * * * *'): bad minute; write for example"),
-        (cron, {"expression": "0 0 31 4,6 *"}, "cron('0 0 31 4,6 *'): bad day-of-month; write for example"),
         (cron, {"expression": None}, "cron(None) is no string; write for example"),
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_what_no_calendar_has_is_refused_in_one_sentence(make: Any, given: dict[str, Any], sentence: str) -> None:
     """A ValueError of our own, that parks the message of a handler; its text names the argument."""
@@ -207,7 +256,43 @@ def test_what_no_calendar_has_is_refused_in_one_sentence(make: Any, given: dict[
     assert isinstance(caught.value, GiveUp)
 
 
-EIGHT = datetime(2026, 11, 26, 8, tzinfo=UTC)
+REFUSED = [
+    (
+        "* * *",
+        "has 3 of five fields; write minute, hour, day of the month, month and weekday, for example '0 8 * * mon",
+    ),
+    ("0 0 8 * * *", "has 6 fields; write five, without seconds or years: minute, hour,"),
+    ("0 0 8 ? * * 2026", "has 7 fields; write five, without seconds or years: minute, hour,"),
+    ("@reboot", "no clock shows when a machine starts; start a message there instead"),
+    ("@every 5m", "an interval is no time of a clock; return Again(after=timedelta(…)) instead"),
+    ("@fortnightly", "no such word is known; write one of @hourly, @daily,"),
+    ("CRON_TZ=Asia/Tokyo 0 8 * * *", "the zone stands beside the expression; write zone='Asia/Tokyo'"),
+    ("0 8 ? * mon", "day of the month '?' is a form of Quartz; write '*'"),
+    ("0 8 L-3 * *", "day of the month 'L-3' is a form of Quartz for a day before the last; write 'L'"),
+    ("0 8 15W * *", "day of the month '15W' is a form of Quartz for the nearest working day; write 'LW'"),
+    ("H/15 * * * *", "minute 'H/15' is a form of Jenkins; write a number,"),
+    ("0~30 * * * *", "minute '0~30' is a form of cronie for a random moment; write a number"),
+    ("*/90 * * * *", "minute '*/90' has a step beyond its range; give 1 to 60, or return Again(after=timedelta"),
+    ("0 */36 * * *", "hour '*/36' has a step beyond its range; give 1 to 24, or return"),
+    ("0 8-17/12 * * *", "hour '8-17/12' has a step beyond its range; give 1 to 10, or return"),
+    ("5/90 * * * *", "minute '5/90' has a step beyond its range; give 1 to 60, or return"),
+    ("*/0 * * * *", "minute '*/0' has no step after its '/'; write for example '*/15'"),
+    ("61 * * * *", "minute '61' is no number, range or list of 0 to 59; correct it"),
+    ("0 24 * * *", "hour '24' is no number, range or list of 0 to 23; correct it"),
+    ("0 8 1,,2 * *", "day of the month '' is no number, range or list of 1 to 31; correct it"),
+    ("0 8 * * L", "weekday 'L' is no number, range or list of 0 to 6 or names such as 'mon'; correct it"),
+    ("0 8 * * fri#6", "weekday 'fri#6' is no number, range or list of 0 to 6 or names such as 'mon'; correct it"),
+    ("0 0 31 4,6 *", "no month has such a day; write for example '0 8 * * mon-fri' for weekdays at eight"),
+]
+
+
+@pytest.mark.parametrize(("expression", "sentence"), REFUSED, ids=[expression for expression, _ in REFUSED])
+def test_a_form_of_other_programs_is_named_in_its_refusal(expression: str, sentence: str) -> None:
+    """The text names the field, the part of it, and what to write instead."""
+    with pytest.raises(InvalidCalendar) as caught:
+        cron(expression)
+
+    assert str(caught.value).startswith(f"cron({expression!r}): {sentence}")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ WRONG: list[tuple[Callable[[Any], Any], str, str]] = [
     (lambda herd: herd.message(3, "a"), "kind", "is 3, of type int; give a text, such as 'reminder'"),
     (lambda herd: herd.message("a", None), "id", "is None; give a text, such as 'ada'"),
     (lambda herd: herd.message("a", True), "id", "is True, of type bool; give a text, such as 'ada'"),
+    (lambda herd: herd.message("a", ".."), "id", "is '..', which in a URL is a step in the path; give another text"),
     (lambda herd: herd.message("a", "\ud800"), "id", "holds half of a character, which UTF-8 can't encode"),
     (lambda herd: herd.start("a", "b", after=5), "after", "is 5, of type int; give a timedelta, such as timedelta"),
     (lambda herd: herd.start("a", "b", at="8pm"), "at", "is '8pm', of type str; give a datetime with a time zone"),

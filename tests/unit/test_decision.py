@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from shared.messages.decision import begin, decide, next_wake
+from shared.messages.decision import begin, decide, is_key_reused, next_wake
 from shared.messages.message import REASON_MAX, MessageState, Outcome
 from shared.messages.signals import (
-    UPSERT,
+    REQUEST,
     Pause,
     PullForward,
     Reprioritize,
@@ -18,6 +18,8 @@ from shared.messages.signals import (
     RunNow,
     Signal,
     Stop,
+    find_fingerprint,
+    name_request,
 )
 
 NOW = 1_795_262_400.123
@@ -49,25 +51,49 @@ def due(epoch: Any) -> dict[str, Any]:
     return {"due_at": epoch, "earliest_at": epoch}
 
 
-def test_the_last_five_upserts_are_remembered() -> None:
-    """A repeated one does nothing; records of topics are remembered for ever."""
+def test_the_last_five_requests_are_remembered() -> None:
+    """A repeated one does nothing, whatever its body; records of topics are remembered for ever."""
     state = ASLEEP
     for number in range(7):
-        state = decide(state, Revise(number, source=f"{UPSERT}{number}", offset=0), NOW)
-    again = decide(state, Revise("again", source=f"{UPSERT}2", offset=0), NOW)
-    late = decide(state, Revise("late", source=f"{UPSERT}1", offset=0), NOW)
+        state = decide(state, Revise(number, source=f"{REQUEST}{number}", offset=0), NOW)
+    again = decide(state, Revise("again", source=f"{REQUEST}2", offset=9), NOW)
+    late = decide(state, Revise("late", source=f"{REQUEST}1", offset=0), NOW)
 
-    assert state.sources == {"t/0": 10, **{f"{UPSERT}{number}": 0 for number in range(2, 7)}}
+    assert state.sources == {"t/0": 10, **{f"{REQUEST}{number}": 0 for number in range(2, 7)}}
     assert (again.payload, again.revision, late.payload) == (6, 7, "late")
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (RunNow("a", idempotency_key="k"), Pause("a", idempotency_key="k")),
+        (Reschedule(write(LATER), idempotency_key="k"), Reschedule(write(NOW + 60), idempotency_key="k")),
+        (Revise(1, idempotency_key="k"), Revise(2, idempotency_key="k")),
+        (Stop("a", idempotency_key="k"), Stop("b", idempotency_key="k")),
+    ],
+    ids=["run_now", "reschedule", "revise", "stop"],
+)
+def test_a_signal_with_an_idempotency_key_takes_effect_once(first: Signal, other: Signal) -> None:
+    """Neither a repetition nor another signal with its key changes anything, and the message tells them apart."""
+    after = decide(ASLEEP, first, NOW)
+    source, repeated, reused = name_request("k"), find_fingerprint(first), find_fingerprint(other)
+
+    assert after != ASLEEP
+    assert after.sources == {**ASLEEP.sources, source: repeated}
+    assert decide(after, first, NOW + 1) is after
+    assert decide(after, other, NOW + 1) is after
+    assert not is_key_reused(after.sources, source, repeated)
+    assert is_key_reused(after.sources, source, reused)
+    assert not is_key_reused(ASLEEP.sources, source, reused)
 
 
 def test_a_condition_does_not_wake_what_has_ended() -> None:
     """Any other upsert begins it anew."""
     ended = ASLEEP._replace(ended="stopped")
 
-    assert decide(ended, Revise(2, source=f"{UPSERT}a", offset=0, if_version=3), NOW) is ended
-    assert decide(ended, Revise(2, source=f"{UPSERT}a", offset=0, if_due_before=write(LATER)), NOW) is ended
-    assert decide(ended, Revise(2, source=f"{UPSERT}a", offset=0), NOW).ended == ""
+    assert decide(ended, Revise(2, source=f"{REQUEST}a", offset=0, if_version=3), NOW) is ended
+    assert decide(ended, Revise(2, source=f"{REQUEST}a", offset=0, if_due_before=write(LATER)), NOW) is ended
+    assert decide(ended, Revise(2, source=f"{REQUEST}a", offset=0), NOW).ended == ""
 
 
 def finish(outcome: Outcome, *signals: Signal, state: MessageState = ASLEEP) -> MessageState:

@@ -18,7 +18,7 @@ from shared.messages.message import HandlerCall, MessageState, Outcome
 from shared.messages.outcome_event import to_event
 from shared.messages.placement import PackSpread
 from shared.messages.signals import Pause, Reschedule, Resume, Revise, RunNow, Stop
-from shared.packs.entry import to_entry, to_state
+from shared.packs.entry import is_over, to_entry, to_state
 from shared.packs.reading import read_chunk
 from starter.starting.start_request import first_entry
 from workflows.description import explain_due
@@ -225,6 +225,15 @@ def test_the_first_run_is_spread_up_to_the_expiry_only() -> None:
 
     assert entry[1] / 1000 == pytest.approx(NOON.timestamp() + 0.99 * 3600)
     assert entry[7] == {"expires_at": (NOON + HOUR).timestamp()}
+
+
+def test_an_expiry_before_1970_has_passed_like_any_other() -> None:
+    """A pack can read it, and it does not stand for no expiry, as 0 does."""
+    envelope = Envelope(kind="feed", id="1", lane="short", expires_at=datetime(1960, 1, 1, tzinfo=UTC))
+    entry = first_entry(envelope, NOON.timestamp(), "short")
+
+    assert read_chunk([{"token": "t", "entries": [entry]}])["entries"] == [entry]
+    assert is_over(entry, NOON.timestamp())
 
 
 async def _expire(message: Message, ctx: Context) -> Done:

@@ -22,6 +22,8 @@ CRAWL_URLS = st.builds(
 
 
 @given(CRAWL_URLS)
+@example(CrawlUrl(QueueName("DEFAULT", "."), "."))
+@example(CrawlUrl(QueueName("DEFAULT", ".."), ".."))
 def test_a_url_and_its_message_go_there_and_back(url: CrawlUrl) -> None:
     """What is stored of a URL is all of it, under an id that every envelope takes."""
     envelope = Envelope(kind="frontier", id=url.message_id, lane="short", payload=url.to_payload())

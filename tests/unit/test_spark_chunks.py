@@ -94,6 +94,7 @@ def test_places_are_those_of_single_messages(ids: list[str], packs: int) -> None
         {"kind": None},
         {"id": "a\nb"},
         {"id": None},
+        {"id": ".."},
         {"lane": None},
         {"payload": "{"},
         {"payload": "1,2"},

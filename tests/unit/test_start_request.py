@@ -3,6 +3,7 @@
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from temporalio.common import TypedSearchAttributes
 from temporalio.converter import encode_search_attributes
 
 from shared.lanes import LANES
-from shared.messages.envelope import TOLERANCE_MAX, Envelope
+from shared.messages.envelope import TOLERANCE_MAX, Envelope, EnvelopeRules, parse_envelope
 from shared.messages.message import NO_TRACE
 from shared.messages.placement import PackSpread
 from shared.packs.entry import to_entry, to_state
@@ -70,6 +71,40 @@ def test_one_wish_has_one_request_id(first: tuple[str, str], second: tuple[str, 
     ]
 
     assert (ids[0] == ids[1]) is is_same
+
+
+def test_an_idempotency_key_stands_for_one_body() -> None:
+    """What a sender asks for has one number, however it is written; each change of it has another."""
+    rules = EnvelopeRules({"echo": "short", "brief": "short"}, expires_after={"brief": timedelta(hours=1)})
+
+    def find(**fields: Any) -> int:
+        return parse_envelope({"kind": "echo", "id": "1", "payload": {"a": 1, "b": [2]}} | fields, rules).fingerprint
+
+    same = [
+        {},
+        {"payload": {"b": [2], "a": 1}},
+        {"lane": "short"},
+        {"idempotency_key": "k"},
+        {"id": "2"},
+        {"kind": "brief"},
+        {"kind": "brief", "id": "2"},
+    ]
+    others: list[dict[str, Any]] = [
+        {"payload": None},
+        {"payload": {"a": 1.0, "b": [2]}},
+        {"scheduled_at": "2026-12-01T12:00:00Z"},
+        {"scheduled_at": "2026-12-01T13:00:00Z"},
+        {"expires_at": "2026-12-01T12:00:00Z"},
+        {"lane": "long"},
+        {"priority": 1},
+        {"tolerance_seconds": 5},
+        {"tenant": "t"},
+        {"correlation_id": "c"},
+    ]
+    assert {find(**fields) for fields in same} == {find()}
+    assert find(scheduled_at="2026-12-01T12:00:00Z") == find(scheduled_at="2026-12-01T13:00:00+01:00")
+    assert len({find(**fields) for fields in others} | {find()}) == len(others) + 1
+    assert all(0 < find(**fields) < 2**32 for fields in others)
 
 
 moments = st.datetimes(NOON.replace(tzinfo=None) - timedelta(days=1), NOON.replace(tzinfo=None) + timedelta(days=400))

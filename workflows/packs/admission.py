@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shared.messages import signals
+from shared.messages.decision import is_key_reused, is_repeated
 from shared.messages.message import MessageState
-from shared.messages.signals import PullMany, Signal
+from shared.messages.signals import REQUEST, PullMany, Signal
 from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, sources_of
+from workflows.packs.receipts import KNOWN, REUSED
 
 
 def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
@@ -29,7 +31,17 @@ def clamp_due(entry: Entry, sent_at: float, now: float) -> None:
 
 def is_newer(entry: Entry, present: MessageState | None) -> bool:
     """Return whether an entry comes from a record that the message has not seen."""
-    return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())
+    return present is None or any(not is_repeated(present.sources, s, o) for s, o in sources_of(entry).items())
+
+
+def find_repetition(entry: Entry, present: MessageState, *, revises: bool) -> str | None:
+    """Return what becomes of a request whose key the message knows, empty for "as at the first time"; None if new."""
+    for source, offset in sources_of(entry).items():
+        if is_key_reused(present.sources, source, offset):
+            return REUSED
+        if source.startswith(REQUEST) and source in present.sources:
+            return KNOWN if revises else ""
+    return None
 
 
 def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | None) -> bool:

@@ -7,7 +7,9 @@ from shared.packs.entry import measure
 
 KEPT_SECONDS = 300.0  # how long a sender may query its receipt: it retries at growing intervals, and batches delay it
 
-KNOWN, REVISED, STOPPED = "known", "revised", "stopped"  # what may become of a message, beside admission and refusal
+# what may become of a message, beside admission and refusal
+KNOWN, REVISED, STOPPED, REUSED = "known", "revised", "stopped", "reused"
+_OUTCOMES = (REVISED, STOPPED, REUSED)
 RECEIPTS_BYTES_MAX = 50_000  # beyond it the oldest are forgotten early; the receipts of several hundred signals fit
 
 
@@ -24,7 +26,7 @@ class PackReceipts(dict[str, dict[str, Any]]):
         """Keep which positions had which fate or reason of refusal, and which belong to another pack (by its index)."""
         runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
         receipt: dict[str, Any] = {KNOWN: runs.pop(KNOWN, [])}
-        receipt |= {fate: runs.pop(fate) for fate in (REVISED, STOPPED) if fate in runs}
+        receipt |= {fate: runs.pop(fate) for fate in _OUTCOMES if fate in runs}
         self._note(token, receipt | {"refused": runs}, moved, now)
 
     def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
@@ -36,7 +38,7 @@ class PackReceipts(dict[str, dict[str, Any]]):
         if (kept := self.get(token)) is None:
             return None
         found: dict[str, Any] = {
-            name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
+            name: _to_positions(kept[name]) for name in (KNOWN, *_OUTCOMES, "missing") if name in kept
         }
         if "refused" in kept:
             found["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}

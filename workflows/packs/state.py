@@ -23,7 +23,7 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from workflows.packs.admission import clamp_due, is_newer, may_begin, pick_pulled, to_signal
+from workflows.packs.admission import clamp_due, find_repetition, is_newer, may_begin, pick_pulled, to_signal
 from workflows.packs.calls.batch import Batch, fill_batch, find_due, find_lane, find_wake, sort_in_turn, to_ids
 from workflows.packs.calls.in_flight import InFlight, RunningMessage
 from workflows.packs.calls.run_now_queue import RunNowQueue
@@ -148,12 +148,17 @@ class PackState(PackLimits):
         revises = chunk.get("revises", False)
         clamp_due(entry, chunk.get("sent_at", now), now)
 
+        present = self.find(message_id)
+        repeated = None if present is None else find_repetition(entry, present, revises=revises)
+        if repeated is not None:
+            return repeated
+
         if message_id in entries or message_id in self.in_flight:
             return self._revise(entry, now) if revises else KNOWN
-        if not may_begin(entry, chunk, self.find(message_id) if message_id in ended else None):
+        if not may_begin(entry, chunk, present):
             return KNOWN
 
-        if revises and message_id in ended:
+        if message_id in ended and sources_of(entry):
             entry[OTHERS]["sources"] = merge_sources(sources_of(ended[message_id]), sources_of(entry))
         size = measure(entry)
         reason = self._find_no_room(size)

@@ -48,7 +48,7 @@ def _add_envelope(parser: CommandParser) -> None:
     add("--priority", **PRIORITY, help="1 (first) to 5 (last); 3 when left out")
     add("--tenant", help="whose it is: tenants get fair shares of a busy lane")
     add("--correlation-id", metavar="ID", help="goes into every log line about it")
-    add("--idempotency-key", metavar="KEY", help="the same key never does this twice")
+    add("--idempotency-key", metavar="KEY", help="the same key never does this twice, and stands for one body")
     add_wait(parser)
 
 

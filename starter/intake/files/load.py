@@ -212,7 +212,7 @@ class Load:
 
     def _take(self, receipt: Receipt[Row]) -> None:
         if receipt.outcome is StartOutcome.REJECTED:
-            self._reject(receipt.tag, "envelope", receipt.reason)
+            self._reject(receipt.tag, receipt.field or "envelope", receipt.reason)
             return
         if receipt.outcome is StartOutcome.STARTED:
             self.summary.started += 1

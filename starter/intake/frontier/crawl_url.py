@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from shared.errors import InvalidEnvelope
-from shared.messages.envelope import ID_MAX_BYTES
+from shared.messages.envelope import DOT_IDS, ID_MAX_BYTES
 
 DEFAULT_CRAWL = "DEFAULT"
 KEY_MAX = 255
@@ -112,6 +112,8 @@ def derive_key(url: str) -> str | None:
 
 
 def _can_be_id(url: str) -> bool:
+    if url in DOT_IDS:
+        return False
     if not (url.isascii() and url.isprintable()):
         if _CONTROL.search(url):
             return False

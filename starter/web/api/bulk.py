@@ -2,7 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Collection
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from activities.registry import declared_packs, envelope_rules
-from shared.errors import DormiceError, InvalidEnvelope, MessageNotFound, RetryLater
+from shared.errors import DormiceError, IdempotencyKeyReused, InvalidEnvelope, MessageNotFound, RetryLater
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.json_value import encode_json
 from starter.starting.bulk import BulkStarter
@@ -23,10 +24,14 @@ from starter.web.documents import find_api
 from starter.web.problems import Problem, to_problem
 from starter.web.requests import (
     BODY_EXTRA_BYTES,
+    KEY_HEADER,
     check_media_type,
     check_owner,
     find_access,
+    has_gzip,
     read_flag,
+    read_key,
+    read_parts,
     read_query,
 )
 from starter.web.tokens import Access
@@ -36,16 +41,19 @@ SILENCE_SECONDS = 60.0
 """How long a caller may send nothing before the stream is ended."""
 SPOOL_BYTES = 4_000_000
 READ_BYTES = 65_536
+_LINE_BREAK = "\n"  # no header holds one
+SEND_AGAIN = f"send the whole body again, with the same {KEY_HEADER} if it had one"
 LOOKED_UP_AT_ONCE = 20
 """Messages of which it is looked up at once whose they are."""
 
 
 class _Tag(NamedTuple):
-    """A line's number, the kind and id that it names, and whether its message is due at once."""
+    """A line's number, the kind and id that it names, its idempotency key, and whether its message is due at once."""
 
     line: int
     kind: str
     id: str
+    key: str
     is_due: bool
 
     @property
@@ -57,7 +65,7 @@ def list_operations() -> list[Operation]:
     """Give the operation."""
     meaning = "change messages that are alive, and start anew those that have finished"
     upsert = Parameter("upsert", meaning, {"type": "boolean"})
-    key = Parameter("Idempotency-Key", "the same key and lines never do this twice", TEXT, "header")
+    key = Parameter(KEY_HEADER, "the same key and body never do this twice", TEXT, "header")
     return [
         Operation(
             method="POST",
@@ -78,6 +86,7 @@ async def start_messages(request: Request) -> Response:
     """Start or upsert messages."""
     is_upsert = read_flag(read_query(request, ("upsert",)), "upsert", False)
     check_media_type(request, *MEDIA_TYPES)
+    has_gzip(request)
     receipts = BulkStream(request, is_upsert=is_upsert).run()
     return ReceiptResponse(receipts, HTTPStatus.OK.value, {"Cache-Control": "no-store"}, MEDIA_TYPES[0])
 
@@ -130,6 +139,65 @@ class ReceiptSpool:
                 await self._changed.wait()
 
 
+class _LineNames:
+    """Gives each line a key of its own, by the key of its request and how often its message came before.
+
+    So the same body has the same keys again, whatever was taken of it, and another body under its key is found out.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self._seen = set[int]()  # hashes, which take a third of what names would take
+        self._repeated = Counter[int]()
+
+    def name(self, envelope: Envelope) -> Envelope:
+        """Give an envelope with its key; one that has a key keeps it."""
+        if not self.key or envelope.idempotency_key:
+            return envelope
+
+        message = hash((envelope.kind, envelope.id))
+        if message in self._seen:
+            self._repeated[message] += 1
+        self._seen.add(message)
+        key = self.key
+        if message in self._repeated:
+            key += f"{_LINE_BREAK}{self._repeated[message]}"
+        return envelope.model_copy(update={"idempotency_key": key})
+
+
+class _LineOrder:
+    """Lets lines of one message take effect one after the other, and none once an earlier one was not taken."""
+
+    def __init__(self) -> None:
+        self._under_way = set[tuple[str, str]]()
+        self._lost = dict[tuple[str, str], int]()
+        self._changed = asyncio.Event()
+
+    def is_under_way(self, tag: _Tag) -> bool:
+        """Whether an earlier line of the same message has no receipt yet."""
+        return tag.name in self._under_way
+
+    async def wait_for(self, tag: _Tag) -> None:
+        """Wait until all earlier lines of the same message have their receipts."""
+        while tag.name in self._under_way:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def begin(self, tag: _Tag) -> str:
+        """Note that a line is under way; says why it can't be, if an earlier one of its message was not taken."""
+        if (line := self._lost.get(tag.name)) is not None:
+            return f"line {line} of the same message was not taken; correct that one, then {SEND_AGAIN}"
+        self._under_way.add(tag.name)
+        return ""
+
+    def end(self, tag: _Tag, outcome: StartOutcome) -> None:
+        """Note the outcome of a line."""
+        self._under_way.discard(tag.name)
+        if outcome in (StartOutcome.REJECTED, StartOutcome.FAILED):
+            self._lost.setdefault(tag.name, tag.line)
+        self._changed.set()
+
+
 class BulkStream:
     """One stream of messages: its lines, the starter that they go to, and the receipts that come back."""
 
@@ -139,17 +207,16 @@ class BulkStream:
         self._rules = envelope_rules(api.settings, api.registry)
         self._line_max_bytes = api.settings.payload_max_bytes + BODY_EXTRA_BYTES
         self._is_upsert = is_upsert
-        self._key = request.headers.get("Idempotency-Key", "")
+        self._names = _LineNames(read_key(request))
         self._starter = BulkStarter(
             api.client,
             api.settings,
             encodings=declared_packs(api.registry),
             revises=is_upsert,
-            restarts_finished=not is_upsert and not self._key,
-            session=self._key or None,
+            restarts_finished=not is_upsert and not self._names.key,
         )
         self._spool = ReceiptSpool()
-        self._under_way = set[tuple[str, str]]()
+        self._order = _LineOrder()
         self._problem: Problem | None = None
 
     async def run(self) -> AsyncIterator[bytes]:
@@ -165,10 +232,9 @@ class BulkStream:
     async def _start(self) -> None:
         try:
             async for receipts in self._starter.start_groups(self._read_wishes()):
-                alive = [each.tag for each in receipts if each.outcome is StartOutcome.ALREADY_RUNNING]
-                refused = await self._refuse_foreign(alive)
+                known = [each.tag for each in receipts if each.outcome is StartOutcome.ALREADY_RUNNING or each.field]
+                refused = await self._refuse_foreign(known)
                 for receipt in receipts:
-                    self._under_way.discard(receipt.tag.name)
                     self._take(refused.get(receipt.tag, receipt))
         except DormiceError as exc:
             self._problem = to_problem(exc)
@@ -180,10 +246,14 @@ class BulkStream:
 
     def _take(self, receipt: Receipt[_Tag]) -> None:
         tag = receipt.tag
+        self._order.end(tag, receipt.outcome)
         document: dict[str, Any] = {"line": tag.line, "kind": tag.kind, "id": tag.id, "outcome": receipt.outcome.value}
         if receipt.has_taken:
             document["is_due_now"] = tag.is_due
-        if receipt.reason:
+        if receipt.field:
+            reused = IdempotencyKeyReused(tag.key.partition(_LINE_BREAK)[0])
+            document |= {"field": reused.field, "reason": reused.problem}
+        elif receipt.reason:
             document["reason"] = receipt.reason
         self._spool.write(document)
 
@@ -193,32 +263,39 @@ class BulkStream:
             envelopes = dict[_Tag, Envelope]()
             for line in lines:
                 number += 1
-                if line.strip() and (envelope := self._read_line(number, line)) is not None:
-                    tag = _Tag(number, envelope.kind, envelope.id, envelope.is_due(datetime.now(UTC)))
-                    envelopes[tag] = envelope
-            # an upsert changes what it finds, so it has to be known before whose that is
-            refused = await self._refuse_foreign(envelopes) if self._is_upsert else {}
-            for tag, envelope in envelopes.items():
-                if tag in refused:
-                    self._under_way.discard(tag.name)
-                    self._take(refused[tag])
+                if not line.strip() or (envelope := self._read_line(number, line)) is None:
                     continue
-                key = self._key and f"{self._key}:{tag.line}"
-                yield tag, Delivery.of_upsert(envelope, key) if self._is_upsert else envelope
+                tag = _Tag(number, envelope.kind, envelope.id, envelope.idempotency_key, _is_due(envelope))
+                if self._order.is_under_way(tag):
+                    async for wish in self._give(envelopes):
+                        yield wish
+                    envelopes.clear()
+                    await self._order.wait_for(tag)
+                if sentence := self._order.begin(tag):
+                    self._take(Receipt(tag, "", StartOutcome.FAILED, reason=sentence))
+                else:
+                    envelopes[tag] = envelope
+            async for wish in self._give(envelopes):
+                yield wish
+
+    async def _give(self, envelopes: Mapping[_Tag, Envelope]) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
+        # an upsert changes what it finds, so it has to be known before whose that is
+        refused = await self._refuse_foreign(envelopes) if self._is_upsert else {}
+        for tag, envelope in envelopes.items():
+            if tag in refused:
+                self._take(refused[tag])
+            elif self._is_upsert:
+                yield tag, Delivery.of_upsert(envelope)
+            else:
+                yield tag, envelope
 
     def _read_line(self, number: int, line: bytes) -> Envelope | None:
         """Read a line; None for one that has its receipt already."""
         try:
-            envelope = self._check(line)
+            return self._names.name(self._check(line))
         except InvalidEnvelope as exc:
             self._spool.write({"line": number, "outcome": "rejected", "field": exc.field, "reason": exc.problem})
             return None
-        tag = _Tag(number, envelope.kind, envelope.id, envelope.is_due(datetime.now(UTC)))
-        if not self._is_upsert and tag.name in self._under_way:  # the earlier line is the one that counts
-            self._take(Receipt(tag, "", StartOutcome.ALREADY_RUNNING))
-            return None
-        self._under_way.add(tag.name)
-        return envelope
 
     async def _refuse_foreign(self, tags: Collection[_Tag]) -> dict[_Tag, Receipt[_Tag]]:
         """Give receipts for messages of other tenants, as if there were none, and for those nobody tells of now."""
@@ -242,14 +319,12 @@ class BulkStream:
     def _check(self, line: bytes) -> Envelope:
         envelope = parse_envelope(line, self._rules)
         _check_access(self._access, envelope)
-        if self._is_upsert and (envelope.kind, envelope.id) in self._under_way:
-            raise InvalidEnvelope("id", "is that of an earlier line, still under way; send it again afterwards")
         return envelope
 
     async def _read_lines(self) -> AsyncIterator[list[bytes]]:
         """Give the lines as they come, those of one part of the body together."""
         rest = b""
-        parts = aiter(self._request.stream())
+        parts = aiter(read_parts(self._request))
         while True:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
@@ -257,8 +332,10 @@ class BulkStream:
             except StopAsyncIteration:
                 break
             except (TimeoutError, ClientDisconnect):
-                sentence = "the caller sent nothing any more; send the lines without a receipt again"
-                self._problem = Problem(HTTPStatus.REQUEST_TIMEOUT, sentence)
+                self._problem = Problem(HTTPStatus.REQUEST_TIMEOUT, f"the caller sent nothing any more; {SEND_AGAIN}")
+                return
+            except Problem as problem:
+                self._problem = problem
                 return
             *lines, rest = (rest + part).split(b"\n")
             yield lines
@@ -267,6 +344,10 @@ class BulkStream:
                 self._problem = Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
                 return
         yield [rest]
+
+
+def _is_due(envelope: Envelope) -> bool:
+    return envelope.is_due(datetime.now(UTC))
 
 
 def _check_access(access: Access, envelope: Envelope) -> None:

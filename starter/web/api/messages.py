@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from activities.registry import envelope_rules
-from shared.errors import MessageAlive, PackNotServed, StandsStill
+from shared.errors import IdempotencyKeyReused, MessageAlive, PackNotServed, StandsStill
 from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.placement import workflow_id
@@ -31,9 +31,11 @@ from starter.web.api.openapi import (
 from starter.web.documents import answer, find_api
 from starter.web.problems import Problem
 from starter.web.requests import (
+    KEY_HEADER,
     check_owner,
     find_access,
     read_flag,
+    read_key,
     read_moment,
     read_name,
     read_number,
@@ -43,7 +45,6 @@ from starter.web.requests import (
 from starter.web.verbs import VERBS, list_fields, read_verb
 
 PATH = "/v1/messages/{kind}/{id}"
-KEY_HEADER = "Idempotency-Key"
 VERSION_MAX = 2**53
 WAIT_SECONDS_MAX = 40
 """A request may take a minute in all, and the answer itself may take a while."""
@@ -56,7 +57,7 @@ _SCHEMAS: dict[str, Schema] = {
 
 def list_operations(settings: Settings) -> list[Operation]:
     """Give the operations on single messages."""
-    key = Parameter(KEY_HEADER, "the same key never does this twice", TEXT, "header")
+    key = Parameter(KEY_HEADER, "the same key never does this twice; it is refused with another body", TEXT, "header")
     begun = {201: "it is started", 202: "its pack has it, and no worker answers"}
     started: dict[str, Any] = {"answers": begun, "body": describe_envelope(settings)}
     conditions = (
@@ -82,13 +83,14 @@ def list_operations(settings: Settings) -> list[Operation]:
             parameters=(shown, wait),
             answers={200: "the message"},
         ),
-        make(method="DELETE", endpoint=stop_message, summary="end it for good", parameters=(reason,), answers=sent),
+        make(method="DELETE", endpoint=stop_message, summary="end it for good", parameters=(key, reason), answers=sent),
         *(
             Operation(
                 method="POST",
                 path=f"{PATH}/{name}",
                 endpoint=_named(name),
                 summary=(kind.__doc__ or "").partition("\n")[0].rstrip("."),
+                parameters=(key,),
                 body=_describe_signal(kind),
                 is_body_optional=not _list_required(kind),
                 answers=sent,
@@ -104,7 +106,7 @@ async def start_message(request: Request) -> Response:
     read_query(request, ())
     try:
         return _answer_receipt(envelope, await api.control.start(envelope))
-    except MessageAlive:
+    except (MessageAlive, IdempotencyKeyReused):
         await check_owner(request, envelope.kind, envelope.id)
         raise
     except PackNotServed as exc:
@@ -144,7 +146,7 @@ async def show_message(request: Request) -> Response:
 async def stop_message(request: Request) -> Response:
     """Stop a message."""
     reason = read_query(request, ("reason",)).get("reason", "")
-    return await _send(request, "stop", signals.Stop(reason))
+    return await _send(request, "stop", signals.Stop(reason, idempotency_key=read_key(request)))
 
 
 def _named(name: str) -> Any:
@@ -153,6 +155,7 @@ def _named(name: str) -> Any:
     async def steer(request: Request) -> Response:
         given = await read_object(request, find_api(request).settings.payload_max_bytes, is_optional=True)
         read_query(request, ())
+        _add_key(request, given)
         return await _send(request, name, read_verb(name, given))
 
     steer.__name__ = f"{name}_message" if name != "stop" else "stop_message_for_a_reason"
@@ -176,14 +179,19 @@ async def _read_envelope(request: Request) -> Envelope:
     for name in ("kind", "id"):
         if name in given:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: stands in the path; leave it out", name)
-    key = request.headers.get(KEY_HEADER)
-    if key is not None and given.setdefault("idempotency_key", key) != key:
-        sentence = f"idempotency_key: differs from the header {KEY_HEADER}; leave one of them out"
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, "idempotency_key")
+    _add_key(request, given)
     tenant = given.get("tenant", "")
     find_access(request).check_tenant(tenant if isinstance(tenant, str) else "")
     fields = {**given, "kind": kind, "id": message_id}
     return parse_envelope(fields, envelope_rules(api.settings, api.registry))
+
+
+def _add_key(request: Request, given: dict[str, Any]) -> None:
+    """Add the header's idempotency key to the fields of a body."""
+    key = read_key(request)
+    if key and given.setdefault("idempotency_key", key) != key:
+        sentence = f"idempotency_key: differs from the header {KEY_HEADER}; leave one of them out"
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, "idempotency_key")
 
 
 def _answer_receipt(envelope: Envelope, receipt: Receipt[None]) -> Response:
