@@ -3,18 +3,24 @@
 import asyncio
 import contextlib
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import Client
-from temporalio.common import TypedSearchAttributes
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import QueryRejectCondition, TypedSearchAttributes
 from temporalio.converter import PayloadCodec
 from temporalio.service import RPCError
 
-from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
+from shared.messages.placement import PACK_WORKFLOW, SPREAD, pack_workflow_id, split_from
 from shared.temporal.connect import to_raw
 from shared.temporal.converter import UNOPENED
 from shared.temporal.search_attributes import pack_attributes_at_start
@@ -22,6 +28,7 @@ from shared.temporal.workflow_calls import set_priority
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
+GROW = "grow_packs"
 OPEN_SIGNALS = "open_signals"
 
 DELETE_AFTER = timedelta(minutes=3)
@@ -31,6 +38,9 @@ earlier delete is retried again and again, and meanwhile blocks the transfer que
 DELETE_EVERY = timedelta(seconds=0.02)  # a process deletes faster than its packs leave runs, at a small load
 KEPT_MOST = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)
+
+SPLIT_AT_ONCE = 8  # packs that are split at once, so that a kind that grows leaves room for what is due
+LOOK_SECONDS = 0.3
 
 
 @activity.defn(name=SET_PRIORITY)
@@ -42,19 +52,61 @@ async def set_own_priority(priority: int) -> None:
 @activity.defn(name=FORWARD)
 async def forward_signals(call: Any) -> None:
     """Send signals on to other packs, in order, and start those; tokens in them make a repetition change nothing."""
-    client, pack = activity.client(), dict(call["pack"])
-    task_timeout = timedelta(seconds=pack.pop("task_timeout"))
     for index, signal, wire in call["strays"]:
-        await client.start_workflow(
-            PACK_WORKFLOW,
-            {**pack, "index": index},
-            id=pack_workflow_id(pack["kind"], index),
-            task_queue=activity.info().task_queue,
-            task_timeout=task_timeout,
-            search_attributes=TypedSearchAttributes(pack_attributes_at_start(pack["kind"], pack["lane"])),
-            start_signal=signal,
-            start_signal_args=[to_raw(wire)],
-        )
+        await _signal_pack(call["pack"], index, signal, wire)
+
+
+async def _signal_pack(pack: Mapping[str, Any], index: int, signal: str, wire: Any) -> None:
+    """Signal a pack, and start it if there is none; `pack` is the heading of a pack of the kind."""
+    heading = {name: value for name, value in pack.items() if name != "task_timeout"}
+    await activity.client().start_workflow(
+        PACK_WORKFLOW,
+        {**heading, "index": index},
+        id=pack_workflow_id(pack["kind"], index),
+        task_queue=activity.info().task_queue,
+        task_timeout=timedelta(seconds=pack["task_timeout"]),
+        search_attributes=TypedSearchAttributes(pack_attributes_at_start(pack["kind"], pack["lane"])),
+        start_signal=signal,
+        start_signal_args=[to_raw(wire)],
+    )
+
+
+@activity.defn(name=GROW)
+async def grow_packs(call: Any) -> None:
+    """Give a kind more packs: those that are split send about half of their messages on; returns once all have.
+
+    A pack that is split is started if it does not exist: a sender that knows the old number may be about to start it.
+    A repetition asks each again, which changes nothing in one that has done it.
+    """
+    pack: dict[str, Any] = call["pack"]
+    room = asyncio.Semaphore(SPLIT_AT_ONCE)
+
+    async def split(index: int) -> None:
+        async with room:
+            await _signal_pack(pack, index, SPREAD, {"packs": call["to"]})
+            while not await _is_split(pack["kind"], index, call["to"]):
+                activity.heartbeat()
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async with asyncio.TaskGroup() as splitting:
+        for index in range(pack["packs"], call["to"]):
+            splitting.create_task(split(split_from(index)))
+
+
+async def _is_split(kind: str, index: int, packs: int) -> bool:
+    """Return whether a pack knows its kind's new number, and holds nothing any more that belongs to another pack."""
+    handle = activity.client().get_workflow_handle(pack_workflow_id(kind, index))
+    try:
+        # the SDK repeats a query that timed out, so only an outer timeout limits it
+        async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
+            seen = await handle.query("overview", reject_condition=QueryRejectCondition.NOT_OPEN)
+    except WorkflowQueryRejectedError as exc:
+        # ended from outside, so its messages are no longer alive; or its next run is about to begin
+        return exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW
+    except (RPCError, TimeoutError, WorkflowQueryFailedError):
+        return False
+    # nothing is left to forward; a message stays while its handler runs
+    return seen["packs"] >= packs and seen["strays"] == seen["staying"] == 0
 
 
 @activity.defn(name=OPEN_SIGNALS)

@@ -15,7 +15,7 @@ from bench.harness import fill, new_prefix, noting, report, working
 from bench.pack_filling import HOUR, Filling, to_order
 from bench.worker_process import Order
 from examples.ledger import Ledger
-from shared.messages.encoding import Pack
+from shared.messages.encoding import SIZE_MAX, Pack
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.local.supervised_process import kill_supervised
@@ -93,7 +93,7 @@ async def _busy_order(stage: Stage, filling: Filling, packs: int) -> Order:
     if filling.encoding == "solo":
         await fill(client, "dormice", filling.prefix, AT_WORK, 20.0)
         return order
-    pack = Pack(packs=packs, size=1420, coalesce=timedelta(seconds=filling.coalesce))
+    pack = Pack(packs=packs, size=SIZE_MAX, coalesce=timedelta(seconds=filling.coalesce))
     settings = Settings(task_queue_prefix=filling.prefix, pack_room=PACKED_AT_WORK + 1)
     envelopes = (
         (None, Envelope(kind=filling.prefix, id=f"at-work-{n}", lane="short", payload={"delay": 20.0}))

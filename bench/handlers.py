@@ -7,6 +7,7 @@ from datetime import timedelta
 from activities import Again, Context, Done, Message, Pack, handler
 from activities import server_calls as left_runs
 from examples.ledger import ledgered
+from shared.messages.encoding import SIZE_MAX
 
 KIND_VARIABLE = "DORMICE_BENCH_KIND"
 PACKS_VARIABLE = "DORMICE_BENCH_PACKS"
@@ -22,7 +23,7 @@ _packs = int(os.environ.get(PACKS_VARIABLE, "0"))
 
 @handler(
     os.environ.get(KIND_VARIABLE, "bench-kind"),
-    encoding=Pack(packs=_packs, size=1420, coalesce=timedelta(minutes=5)) if _packs else None,
+    encoding=Pack(packs=_packs, size=SIZE_MAX, coalesce=timedelta(minutes=5)) if _packs else None,
 )
 async def stay_asleep(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — the shape of every handler
     """Come back in a year."""

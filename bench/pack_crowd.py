@@ -239,9 +239,8 @@ class _Crowd:
         return found
 
 
-def _tell(done: int, packs: int) -> None:
-    if done % 100 == 0:
-        print(f"repack: {done} of {packs} packs", flush=True)
+def _tell(packs: int) -> None:
+    print(f"repack: {packs:,} packs", flush=True)
 
 
 class _Checked(NamedTuple):

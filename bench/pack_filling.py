@@ -16,9 +16,9 @@ from temporalio.client import Client
 
 from bench.bare_pack import BareMessage, start_bare_packs
 from bench.harness import ClusterServer, database_bytes
-from bench.pack_spread import ROOM
+from bench.pack_spread import ROOM, count_packs
 from bench.worker_process import Order
-from shared.messages.encoding import Pack
+from shared.messages.encoding import SIZE_MAX, Pack
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
 from shared.messages.placement import PACK_WORKFLOW, Layout
@@ -75,8 +75,8 @@ class Filling:
 
     @property
     def packs(self) -> int:
-        """How many packs there are."""
-        return max(1, self.count // self.size)
+        """Give how many packs there are."""
+        return count_packs(self.count, self.size)
 
     def payload(self, number: int) -> dict[str, Any]:
         """Give a payload of exactly 60 bytes of JSON."""
@@ -193,7 +193,7 @@ def build_starter(client: Client, filling: Filling, room: int | None = None, *, 
     )
     pack = Pack(
         packs=filling.packs,
-        size=min(round(filling.size * ROOM) + 20, 5000),
+        size=min(round(filling.size * ROOM), SIZE_MAX),
         coalesce=timedelta(seconds=filling.coalesce),
     )
     encodings = {filling.prefix: pack} if filling.encoding == "pack" else {}

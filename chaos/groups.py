@@ -5,7 +5,10 @@ from datetime import timedelta
 
 from activities import Pack
 
-PACK_SIZE = 5000
+PACK_SIZE = 5000  # never reached: the kind keeps its packs
+GROWING_SIZE = 300
+"""Of the group with most messages, which begins with a few packs and gets four times as many under faults."""
+
 COALESCE_SECONDS = 15.0
 TOLERANCE_SECONDS = 20.0
 """Tolerance of packed messages; solo messages have none."""
@@ -23,7 +26,8 @@ class Group:
     back_after: tuple[float, float] = (0.0, 0.0)
     """Bounds of a message's random delay, in seconds; with (0, 0) it is done after its first cycle."""
     packs: int = 0
-    """Number of packs; 0 means that each message has a workflow of its own."""
+    """Number of packs at first; 0 means that each message has a workflow of its own."""
+    size: int = PACK_SIZE
 
     @property
     def name(self) -> str:
@@ -35,12 +39,12 @@ class Group:
         """The layout that the group's handler declares; None for solo messages."""
         if not self.packs:
             return None
-        return Pack(packs=self.packs, size=PACK_SIZE, coalesce=timedelta(seconds=COALESCE_SECONDS))
+        return Pack(packs=self.packs, size=self.size, coalesce=timedelta(seconds=COALESCE_SECONDS))
 
 
 SOLO = Group(kind="chaos-solo", lane="short", back_after=(20.0, 40.0))
 MEDIUM = Group(kind="chaos-medium", lane="medium", back_after=(20.0, 40.0))
-PACKED = Group(kind="chaos-packed", lane="short", back_after=(20.0, 60.0), packs=48)
+PACKED = Group(kind="chaos-packed", lane="short", back_after=(20.0, 60.0), packs=8, size=GROWING_SIZE)
 PACKED_MEDIUM = Group(kind="chaos-packed-medium", lane="medium", back_after=(20.0, 60.0), packs=8)
 ONCE = Group(kind="chaos-once", lane="short")
 RECORDS = Group(kind="chaos-record", lane="short", back_after=(20.0, 40.0))

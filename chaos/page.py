@@ -101,7 +101,7 @@ NOT_COVERED = """
 - The disk is full for the embedded server's data alone, not for the broker, PostgreSQL or the workers.
 - A full disk is a file system in memory that is cut down to what it holds; it needs the right to mount one.
 - Several Temporal servers of one cluster, Cassandra, and the loss of a replica of PostgreSQL or Kafka.
-- Worker versioning, encryption, gates that close, idle pull-forward and `dormice repack` while faults are done.
+- Worker versioning, encryption, gates that close and idle pull-forward while faults are done.
 - Versions of dormice side by side.
 - Lane `long`, and handlers that block, leak or kill their process: tests of their own do that.
 - Whether a verb had its effect: verbs only must not disturb, and a pause must not become a standstill.

@@ -102,7 +102,7 @@ def count_messages(sizes: Sizes) -> Mapping[str, int]:
     return {
         "solo on short": sizes.solo,
         "solo on medium": sizes.medium,
-        f"packed on short, in {PACKED.packs} packs": sizes.packed,
+        f"packed on short, in {PACKED.packs} packs at first": sizes.packed,
         f"packed on medium, in {PACKED_MEDIUM.packs} packs": sizes.packed_medium,
         "solo on short, by Kafka": sizes.records,
         "packed on short, by Kafka": sizes.packed_records,

@@ -63,5 +63,6 @@ def make_packed(count: int, now: float) -> list[Envelope]:
 
 
 def choose_pack(count: int) -> Pack:
-    """Choose the layout for `count` messages; the hash fills packs unevenly, each has room for twice the average."""
-    return Pack(packs=math.ceil(count / PER_PACK), size=2 * PER_PACK, coalesce=timedelta(seconds=5))
+    """Choose the layout for `count` messages: a power of two, so that the hash fills all packs about alike."""
+    packs = 1 << (math.ceil(count / PER_PACK) - 1).bit_length()
+    return Pack(packs=packs, size=2 * PER_PACK, coalesce=timedelta(seconds=5))

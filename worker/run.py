@@ -21,7 +21,7 @@ from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry
 from activities.reporting import OutcomeEvents
-from activities.server_calls import forward_signals, open_signals, set_own_priority
+from activities.server_calls import forward_signals, grow_packs, open_signals, set_own_priority
 from shared.keepers.limits import SHARDS, limits_queue
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
@@ -105,6 +105,7 @@ def _build_worker(
             batches.run_batch,
             set_own_priority,
             forward_signals,
+            grow_packs,
             open_signals,
             PullActivities(plan.telemetry).pull_ahead,
         ],

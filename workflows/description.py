@@ -124,11 +124,12 @@ def describe_gates(closings: Mapping[str, GateClosure]) -> str:
     return "\n".join([f"**closed gates**: {len(lines)}", "", *lines]) if lines else "all gates are open"
 
 
-def describe_layout(layout: Mapping[str, Any]) -> str:
+def describe_layout(layout: Mapping[str, Any], wanted: int) -> str:
     """Write the Web UI's current details of a kind's layout."""
     coalesce = format_seconds(layout["coalesce"])
-    packs = f"**{layout['packs']:,} packs** of up to {layout['size']:,} messages"
-    return f"{packs}, lane {layout['lane']}, coalescing {coalesce}"
+    packs = f"**{layout['packs']:,} packs** of about {layout['size']:,} messages"
+    growing = f", growing to {wanted:,}" if wanted > layout["packs"] else ""
+    return f"{packs}{growing}, lane {layout['lane']}, coalescing {coalesce}"
 
 
 def describe_capacity(by_worker: Mapping[str, WorkerCapacity]) -> str:

@@ -7,10 +7,13 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from activities.server_calls import GROW as GROW_PACKS
     from shared.keepers import capacity, gates, idle
-    from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
+    from shared.messages.placement import GROW, LAYOUT_MEMO, LAYOUT_WORKFLOW, find_next_count
     from shared.messages.signal_reading import read_checked_object, read_nothing
-    from shared.packs.reading import read_layout
+    from shared.packs.entry import to_heading
+    from shared.packs.reading import read_pack_count
+    from workflows import options
     from workflows.description import describe_capacity, describe_gates, describe_layout
     from workflows.guards.cancellation import ignores_cancellation, set_details
     from workflows.guards.signal_handlers import IgnoresUnknownSignals, signal_handler
@@ -46,29 +49,48 @@ class _Keeper(IgnoresUnknownSignals):
 
 @workflow.defn(name=LAYOUT_WORKFLOW)
 class LayoutWorkflow(_Keeper):
-    """Keeps how many packs a kind has, for as long as the kind is packed."""
+    """Keeps how many packs a kind has, and gives it more; for as long as the kind is packed."""
 
     @workflow.init
-    def __init__(self, sealed: Sealed = None) -> None:
+    def __init__(self, wanted: int = 0, sealed: Sealed = None) -> None:
+        """Load the number of packs that the kind is to have, 0 for what it has."""
         super().__init__(sealed)
+        self._wanted = wanted
 
     @workflow.run
     @ignores_cancellation
-    async def run(self, sealed: Sealed = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
-        """Wait for ever, in a series of runs."""
+    async def run(self, wanted: int = 0, sealed: Sealed = None) -> None:  # noqa: ARG002 — Temporal gives them to __init__ as well
+        """Give the kind more packs, step by step, whenever some are wanted; for ever, in a series of runs."""
         self.open_sealed_signals()
-        set_details(describe_layout(self._find_layout()))
-        await workflow.wait_condition(self._is_run_full)
-        workflow.continue_as_new(self.dump_sealed(), memo={LAYOUT_MEMO: self._find_layout()})
+        while True:
+            layout = self._find_layout()
+            set_details(describe_layout(layout, self._wanted))
+            if self._is_run_full():
+                workflow.continue_as_new(args=[self._wanted, self.dump_sealed()], memo={LAYOUT_MEMO: layout})
+
+            if self._wanted > layout["packs"]:
+                await self._grow(layout)
+            else:
+                packs = layout["packs"]
+                await workflow.wait_condition(lambda packs=packs: self._wanted > packs or self._is_run_full())
+
+    async def _grow(self, layout: dict[str, Any]) -> None:
+        """Take one step; the new number is published once no message is where only the old one leads."""
+        to = find_next_count(layout["packs"], self._wanted, options.GROWN_AT_ONCE)
+        sizes = {name: layout[name] for name in ("packs", "size", "coalesce")}
+        heading = to_heading(workflow.info().workflow_id.rstrip("~"), layout["lane"], index=0, **sizes)
+        heading["task_timeout"] = workflow.info().task_timeout.total_seconds()
+        await workflow.execute_activity(GROW_PACKS, {"pack": heading, "to": to}, **options.GROW_CALL)
+        workflow.upsert_memo({LAYOUT_MEMO: {**layout, "packs": to}})
+        self._changes += 1
 
     def _find_layout(self) -> dict[str, Any]:
         return workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any])
 
-    @signal_handler(read_layout)
-    def keep(self, layout: dict[str, Any]) -> None:
-        """Replace the layout."""
-        workflow.upsert_memo({LAYOUT_MEMO: layout})
-        set_details(describe_layout(layout))
+    @signal_handler(read_pack_count, GROW)
+    def grow(self, packs: int) -> None:
+        """Let the kind have so many packs; with fewer than it has nothing happens."""
+        self._wanted = max(self._wanted, packs)
 
 
 @workflow.defn(name=capacity.CAPACITY_WORKFLOW)

@@ -44,6 +44,16 @@ CONDENSED_FROM = timedelta(seconds=10)
 """A pack that sleeps longer condenses its entries; with a shorter sleep, opening them would be a tenth of its work. One
 that continues as new when it wakes always does: what it has condensed is what it passes on."""
 
+GROWN_AT_ONCE = 64
+"""Most packs that a kind gets in one step. Only after it are they known, so that a smaller step helps sooner."""
+
+GROW_CALL: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(days=2),  # a message moves when its handler has ended
+    "heartbeat_timeout": timedelta(seconds=30),
+    "retry_policy": SERVER_CALL_RETRY,
+}
+"""For the splitting of packs, which must come to its end, however long the server is away."""
+
 FORWARDED_AT_ONCE = 5  # signals to other packs that one activity sends: up to 1 MB in all
 
 CONTINUE_AS_NEW_MIN = 20  # cycles that every run may have before it continues as new, however small the pack is

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -18,10 +19,13 @@ from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
 from shared.messages.placement import (
     MESSAGE_WORKFLOW,
+    SPREAD,
     Layout,
     PackSpread,
+    find_next_count,
     pack_index,
     pack_workflow_id,
+    split_from,
     workflow_id,
 )
 from shared.messages.signals import (
@@ -45,7 +49,7 @@ from starter.starting.chunks import Chunk
 from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.starting.start_request import build_pack_request, first_entry, first_state
-from starter.steering.repack import SPREAD
+from workflows.options import GROWN_AT_ONCE
 from workflows.packs.receipts import KEPT_SECONDS
 
 UNHEARD_SECONDS = 240.0
@@ -134,26 +138,26 @@ class Users:
             self._note_heard(SOLO, message_id, self._ledger.now + UNHEARD_SECONDS)
 
     async def repack(self, packs: int, at: float) -> None:
-        """Move the kind's messages into more packs, as `dormice repack` does."""
+        """Give the kind more packs, step by step, as its layout's workflow does."""
         await asyncio.sleep(at)
-        for index in range(self.layout.packs):
-            request = await build_pack_request(
-                cast("Client", self._client),
-                self._settings,
-                self.layout,
-                index,
-                signal=SPREAD,
-                argument={"packs": packs},
-            )
-            await self._patiently(lambda r=request: self._client.signal_with_start_workflow_execution(r))
-            name = pack_workflow_id(PACKED, index)
-            while True:
-                seen = await self.query(name, "overview")
-                if seen is not None and seen["packs"] >= packs and seen["strays"] == 0 and seen["staying"] == 0:
-                    break
-                await asyncio.sleep(0.5)
-        self.layout = Layout(PACKED, self.layout.lane, packs, self.layout.size, self.layout.coalesce)
-        self._ledger.note(f"the kind is spread over {packs} packs")
+        while self.layout.packs < packs:
+            to = find_next_count(self.layout.packs, packs, GROWN_AT_ONCE)
+            await asyncio.gather(*(self._split(split_from(index), to) for index in range(self.layout.packs, to)))
+            self.layout = replace(self.layout, packs=to)
+            self._ledger.note(f"the kind is spread over {to} packs")
+
+    async def _split(self, index: int, packs: int) -> None:
+        client = cast("Client", self._client)
+        argument = {"packs": packs}
+        request = await build_pack_request(client, self._settings, self.layout, index, signal=SPREAD, argument=argument)
+        await self._patiently(lambda: self._client.signal_with_start_workflow_execution(request))
+
+        name = pack_workflow_id(PACKED, index)
+        while True:
+            seen = await self.query(name, "overview")
+            if seen is not None and seen["packs"] >= packs and seen["strays"] == 0 and seen["staying"] == 0:
+                return
+            await asyncio.sleep(0.5)
 
     def build_admission(self, *, revises: bool) -> PackStarter:
         """Build the starter that sends chunks to packs."""

@@ -13,13 +13,13 @@ SIZE_MAX = 5_000  # largest `size` of a pack; what limits it first is `shared.pa
 class Pack:
     """Keep many messages of a kind in one workflow, for a fiftieth of the cost of one workflow for each.
 
-    `packs` is how many workflows the kind is spread over when its first message is started; it is kept with the
-    kind from then on, and `dormice repack` raises it. `size` is how many messages one pack takes before it refuses
-    new ones. `coalesce` is how long a pack waits for more to fall due before it wakes, never beyond a message's own
-    tolerance. Raises InvalidHandler when a value is unusable.
+    A kind gets more packs by itself as its messages become more, so none of this has to be given. `packs` is how many
+    there are at least: those who start millions at once spare the kind its growth with it. `size` is about how many
+    messages a pack holds at most, and `coalesce` how long it waits for more to fall due before it wakes, never beyond
+    a message's own tolerance. Raises InvalidHandler when a value is unusable.
     """
 
-    packs: int = 100
+    packs: int = 64
     size: int = 1000
     coalesce: timedelta = timedelta(minutes=5)
 

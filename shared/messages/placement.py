@@ -12,6 +12,8 @@ PACK_WORKFLOW = "pack"  # workflow type of the pack encoding
 HAS_PARKED = "has_parked"  # `State` of a pack that holds at least one parked message
 LAYOUT_WORKFLOW = "pack-layout"  # workflow type that keeps how many packs a kind has
 LAYOUT_MEMO = "layout"  # the memo field of that workflow; a memo can be read while no worker runs
+GROW = "grow"  # its signal: the kind should have so many packs
+SPREAD = "spread"  # the signal of a pack: its kind is about to have so many packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +70,27 @@ def layout_workflow_id(kind: str) -> str:
 def pack_index(message_id: str, packs: int) -> int:
     """Return which of `packs` packs an id belongs to: the same on every machine and Python version.
 
-    Jump consistent hash (Lamping & Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm", 2014): when the number
-    of packs grows from n to m, the share (m - n) / m of all ids moves, and only to the new packs.
+    Linear hashing (Litwin, "Linear Hashing: A New Tool for File and Table Addressing", 1980): as many low bits of the
+    hash as number the packs, one bit less where that pack does not exist yet. So when a kind gets its next pack, about
+    half of the messages of one pack move, see `split_from`, and no others.
     """
-    key = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest(), "big")
-    found, step = 0, 0
-    while step < packs:
-        found = step
-        key = (key * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
-        step = int((found + 1) * (2147483648 / ((key >> 33) + 1)))
-    return found
+    bits = packs.bit_length()
+    hashed = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest(), "big")
+    index = hashed & ((1 << bits) - 1)
+    return index if index < packs else index - (1 << (bits - 1))
+
+
+def split_from(index: int) -> int:
+    """Return the pack whose messages are shared with pack `index` (1 or more) when that one is added."""
+    return index - (1 << (index.bit_length() - 1))
+
+
+def find_next_count(packs: int, wanted: int, most: int) -> int:
+    """Return how many packs a kind has after its next step to `wanted`, which adds at most `most`.
+
+    A step ends where their number doubles: until then each pack is split once at most, and none that the step adds.
+    """
+    return min(wanted, 1 << packs.bit_length(), packs + most)
 
 
 WAIT_MOST = 0.9

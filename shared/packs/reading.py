@@ -59,14 +59,6 @@ def read_pack_count(arguments: Sequence[Any]) -> int:
     return require("packs", packs, _is_pack_count, f"a whole number from 1 to {PACKS_MAX}")
 
 
-def read_layout(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read a kind's layout, as the memo has it."""
-    layout = read_object(arguments)
-    for name, (is_right, wanted) in _LAYOUT_FIELDS.items():
-        require(name, layout.get(name), is_right, wanted)
-    return {name: layout[name] for name in _LAYOUT_FIELDS}
-
-
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -101,13 +93,6 @@ _CHUNK_FIELDS: dict[str, tuple[Check, str]] = {
     "coalesce": (_is_wait, "seconds"),
     "sent_at": (is_moment, "seconds since the epoch"),
     **dict.fromkeys(("restarts", "revises", "is_moving"), (_is_flag, "true or false")),
-}
-
-_LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
-    "lane": (_is_lane, "the name of a lane"),
-    "packs": (_is_pack_count, "a whole number"),
-    "size": (_is_size, "a whole number"),
-    "coalesce": (_is_wait, "seconds"),
 }
 
 

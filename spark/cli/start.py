@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     add = parser.add_argument
     add_manifest(parser)
     add("--tasks", **COUNT, help="tasks that share the messages; by their number when left out")
-    add("--retry-rejected", action="store_true", help="try once more what was rejected, as after 'dormice repack'")
+    add("--retry-rejected", action="store_true", help="try once more what was rejected")
     add("--restart-finished", action="store_true", help="start messages anew that have finished")
     add_session(parser)
 

@@ -12,7 +12,6 @@ _arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
 _np: Any = importlib.import_module("numpy")
 
 INDEX_BITS = 32
-_MULTIPLIER, _SHIFT = 2862933555777941757, 33  # as in `pack_index`
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Placement(PicklableByName):
         keys = _np.frombuffer(digests, ">u8").astype(_np.uint64)
         positions = _np.array([order.get(kind, len(order)) for kind in kinds.to_pylist()], _np.int64)
         packs = _np.array([*self.packs.values(), 0], _np.int64)[positions]
-        indexes = _np.where(packs > 0, _jump(keys, packs), (keys >> _np.uint64(INDEX_BITS)).astype(_np.int64))
+        indexes = _np.where(packs > 0, _place(keys, packs), (keys >> _np.uint64(INDEX_BITS)).astype(_np.int64))
         return _arrow.array((positions << INDEX_BITS) | indexes)
 
 
@@ -41,16 +40,11 @@ def to_index(place: int) -> int:
     return place & ((1 << INDEX_BITS) - 1)
 
 
-def _jump(keys: Any, packs: Any) -> Any:
-    """Do what `pack_index` does for one key, with the keys of all rows that are not finished yet."""
-    found, rows = _np.zeros(len(keys), _np.int64), _np.flatnonzero(packs > 0)
-    keys, packs = keys[rows], packs[rows]
-    step = _np.zeros(len(rows), _np.int64)
-    while len(rows):
-        found[rows] = step
-        keys = keys * _np.uint64(_MULTIPLIER) + _np.uint64(1)  # modulo 2^64
-        share = 2147483648 / ((keys >> _np.uint64(_SHIFT)) + _np.uint64(1)).astype(_np.float64)
-        step = ((step + 1) * share).astype(_np.int64)
-        is_left = step < packs
-        rows, keys, packs, step = rows[is_left], keys[is_left], packs[is_left], step[is_left]
-    return found
+def _place(keys: Any, packs: Any) -> Any:
+    """Do what `pack_index` does for one key, for all rows; what it gives for 0 packs means nothing."""
+    # a number below 2^53 is exact as a float: its exponent says how many bits it has
+    bits = _np.frexp(packs.astype(_np.float64))[1].astype(_np.uint64)
+    one = _np.uint64(1)
+    indexes = (keys & ((one << bits) - one)).astype(_np.int64)
+    halves = ((one << bits) >> one).astype(_np.int64)
+    return _np.where(indexes < packs, indexes, indexes - halves)

@@ -72,7 +72,14 @@ class BulkStarter:
         self.caller = RetryingCaller(settings.patience, settings.starts_per_second)
         self._layouts = Layouts(client, settings, encodings)
         self._solo = SoloStarter(client, settings, self.caller)
-        self._packs = PackStarter(client, settings, self.caller, restarts_finished=restarts_finished, revises=revises)
+        self._packs = PackStarter(
+            client,
+            settings,
+            self.caller,
+            restarts_finished=restarts_finished,
+            revises=revises,
+            layouts=self._layouts,
+        )
 
     async def start(self, wish: Wish, tag: Tag) -> Receipt[Tag]:
         """Start one message, or deliver it, and return its receipt.

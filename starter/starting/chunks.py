@@ -2,11 +2,11 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from shared.messages.json_value import encode_json
+from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import Layout
 from shared.packs.entry import CHUNK_BYTES_MAX, DUE, ID, Entry, is_ended, lane_of
 from starter.starting.receipts import Tag
@@ -67,6 +67,14 @@ class Chunk(Generic[Tag]):
             self.names += b"\n" * separated + "\n".join(ids[:count]).encode()
             self.tags += tags[:count]
         return count
+
+    def pick(self, positions: Iterable[int]) -> "Chunk[Tag]":
+        """Give a chunk of some of the messages."""
+        picked = Chunk[Tag](self.layout, self.index, self.begun_at)
+        entries: list[Entry] = decode_json(b"[" + self.body + b"]")
+        for position in positions:
+            picked.add(self.tags[position], entries[position])
+        return picked
 
     def token(self, session: str) -> str:
         """Give the id of this chunk, the same for each retry within a session."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import functools
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -15,18 +16,41 @@ from temporalio.service import RPCError
 
 from shared.errors import Misconfigured, PackNotServed
 from shared.lanes import task_queue
-from shared.messages.encoding import Pack
-from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW, MESSAGE_WORKFLOW, Layout, layout_workflow_id
+from shared.messages.encoding import PACKS_MAX, Pack
+from shared.messages.placement import (
+    GROW,
+    LAYOUT_MEMO,
+    LAYOUT_WORKFLOW,
+    MESSAGE_WORKFLOW,
+    PACK_WORKFLOW,
+    Layout,
+    layout_workflow_id,
+)
 from shared.settings import Settings
-from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error, translate_rpc_errors
+from shared.temporal.connect import (
+    CALL_TIMEOUT,
+    describe_queue,
+    is_missing,
+    translate_rpc_error,
+    translate_rpc_errors,
+)
 from starter.starting.calls import RetryingCaller
+from starter.starting.queries import is_polled
 
-STORE_SECONDS, LOOK_SECONDS = 300.0, 0.5
-"""How long a worker may take to store a layout, because its task comes after those that wait already, and how often
-that is looked at."""
+STORE_SECONDS = 300.0
+"""How long a kind may take to its next packs, because tasks of busy workers come after those that wait already."""
+
+LOOK_SECONDS = 0.5
+LOOKED_AFTER_SECONDS = 5.0
+"""Seconds without progress after which it is asked whether there are workers at all."""
+
+GROWTH_MIN = 1.125
+ASKED_SECONDS = 2.0
+"""By what factor the packs of a crowded kind grow at least, and how soon the same number may be asked for again."""
 
 BELIEVED_SECONDS, MISSING_SECONDS = 30.0, 2.0
-"""How long a process caches the layouts that it has read: they change rarely, but a missing one may come soon."""
+"""How long a process caches the layouts that it has read: they change rarely, but one that is missing, or has fewer
+packs than were asked for, may change soon."""
 
 
 class Layouts:
@@ -40,6 +64,8 @@ class Layouts:
         self._is_away = False
         self.attempts = 1
         """Attempts of the last reading by `find_patiently`."""
+        self._asked: dict[str, tuple[float, int]] = {}
+        """By kind, when more packs were asked for (monotonic), and how many."""
         self._cache: dict[str, tuple[float, Layout | None]] = {}
         """By kind: until when to believe it (monotonic), and the layout."""
 
@@ -65,40 +91,75 @@ class Layouts:
         return self._cache[kind][1]
 
     async def ensure(self, kind: str, lane: str) -> Layout | None:
-        """Give the layout for starts of a kind, which the first fixes; raises Misconfigured if more are declared."""
+        """Give the layout for starts of a kind, which the first fixes; more packs that are declared are asked for."""
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)
         if layout is None and declared is not None:
             await self._refuse_if_solo(kind)
-            await self._fix(Layout.of(kind, lane, declared))
+            await self._fix(await self._with_present_packs(Layout.of(kind, lane, declared)))
             layout = await self.find(kind)
         if layout is not None and declared is not None and declared.packs > layout.packs:
-            raise Misconfigured(
-                f"kind {kind!r} lives in {layout.packs} packs, its handler says Pack(packs={declared.packs}); move it "
-                f"with: dormice repack {kind} --packs {declared.packs}, or write packs={layout.packs}"
-            )
+            await self._ask(kind, declared.packs)
         return layout
 
     def forget(self, kind: str) -> None:
         """Read the layout of a kind anew next time."""
         self._cache.pop(kind, None)
 
-    async def grow(self, layout: Layout, packs: int) -> None:
-        """Store a larger number of packs for the kind; returns when it is, raises PackNotServed when no worker does."""
-        handle = self._client.get_workflow_handle(layout_workflow_id(layout.kind))
+    async def ask_for_room(self, layout: Layout, crowding: float) -> None:
+        """Ask for more packs, because one holds `crowding` times as much as it should.
+
+        A pack that is split next holds twice as much as one that was split, so half of that is surely not too many.
+        At least an eighth is asked for, and the same not again within ASKED_SECONDS.
+        """
+        present = await self.find(layout.kind) or layout
+        wanted = min(math.ceil(present.packs * max(crowding / 2, GROWTH_MIN)), PACKS_MAX)
+        asked_at, asked = self._asked.get(layout.kind, (-math.inf, 0))
+        if wanted <= present.packs or (wanted <= asked and time.monotonic() < asked_at + ASKED_SECONDS):
+            return
+        self._asked[layout.kind] = (time.monotonic(), wanted)
+        await self._ask(layout.kind, wanted)
+
+    async def grow(self, layout: Layout, packs: int, tell: Callable[[int], None] | None = None) -> None:
+        """Give the kind more packs; returns when it has them, raises PackNotServed when no worker moves messages.
+
+        `tell` gets the number of packs after each step.
+        """
+        await self._ask(layout.kind, packs)
+        last = layout.packs
+        moved_at = time.monotonic()
+        while last < packs:
+            self.forget(layout.kind)
+            stored = await self.find(layout.kind)
+            if stored is not None and stored.packs > last:
+                last = stored.packs
+                moved_at = time.monotonic()
+                if tell is not None:
+                    tell(last)
+            elif time.monotonic() - moved_at > LOOKED_AFTER_SECONDS:
+                await self._check_progress(layout, last, moved_at)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _check_progress(self, layout: Layout, packs: int, moved_at: float) -> None:
+        """Raise PackNotServed for a kind that no worker serves, or that has got no more packs for STORE_SECONDS."""
         with translate_rpc_errors():
-            await handle.signal("keep", replace(layout, packs=packs).dump())
-        self.forget(layout.kind)
-        try:
-            async with asyncio.timeout(STORE_SECONDS):
-                while (stored := await self.find(layout.kind)) is None or stored.packs < packs:
-                    self.forget(layout.kind)
-                    await asyncio.sleep(LOOK_SECONDS)
-        except TimeoutError as exc:
+            queue = await describe_queue(self._client, task_queue(self._settings.task_queue_prefix, layout.lane))
+        if not is_polled(queue):
             raise PackNotServed(
-                f"no worker of lane {layout.lane} has stored within {STORE_SECONDS:.0f} s that kind {layout.kind!r} "
-                f"has {packs} packs now; repeat this once one is less busy"
-            ) from exc
+                f"no worker of lane {layout.lane} serves kind {layout.kind!r}, and only packs can move their messages; "
+                f"start one: dormice worker --lane {layout.lane}"
+            )
+        if time.monotonic() - moved_at > STORE_SECONDS:
+            raise PackNotServed(
+                f"kind {layout.kind!r} has {packs:,} packs, and no more for {STORE_SECONDS:.0f} s: a handler at work "
+                "keeps its message in its pack; it goes on by itself, and repeating this waits for it"
+            )
+
+    async def _ask(self, kind: str, packs: int) -> None:
+        handle = self._client.get_workflow_handle(layout_workflow_id(kind))
+        with translate_rpc_errors():
+            await handle.signal(GROW, {"packs": packs}, rpc_timeout=CALL_TIMEOUT)
+        self.forget(kind)
 
     def _is_unknown(self, kind: str) -> bool:
         return kind not in self._cache or time.monotonic() >= self._cache[kind][0]
@@ -119,7 +180,9 @@ class Layouts:
             if kept.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
                 (memo,) = await self._client.data_converter.decode([kept.memo.fields[LAYOUT_MEMO]])
                 layout = Layout.load(kind, memo)
-        believed = MISSING_SECONDS if layout is None else BELIEVED_SECONDS
+        _, asked = self._asked.get(kind, (0.0, 0))
+        is_settled = layout is not None and layout.packs >= asked
+        believed = BELIEVED_SECONDS if is_settled else MISSING_SECONDS
         self._cache[kind] = (time.monotonic() + believed, layout)
 
     async def _refuse_if_solo(self, kind: str) -> None:
@@ -130,6 +193,16 @@ class Layouts:
             flaw = f"kind {kind!r} has {alive:,} messages with a workflow each"
             remedy = "stop them before it is packed, or leave encoding=Pack(…) away from its handler"
             raise Misconfigured(f"{flaw}; {remedy}")
+
+    async def _with_present_packs(self, layout: Layout) -> Layout:
+        """Give at least as many packs as there are: somebody may have ended the workflow that kept their number."""
+        query = f"WorkflowType = '{PACK_WORKFLOW}' AND ExecutionStatus = 'Running' AND Kind = '{layout.kind}'"
+        packs = layout.packs
+        with translate_rpc_errors():
+            async for found in self._client.list_workflows(query):
+                index = found.id.rpartition("~")[2]
+                packs = max(packs, int(index) + 1)
+        return replace(layout, packs=packs)
 
     async def _fix(self, layout: Layout) -> None:
         """Start the workflow that stores the layout; if another process was first, its layout stays."""

@@ -1,8 +1,10 @@
 """The pack starter: sends chunks of messages to their packs and reads the outcome of each message."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest
@@ -18,26 +20,51 @@ from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import to_raw_bytes
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
+from starter.starting.layouts import Layouts
 from starter.starting.queries import NO_ANSWER, HistoryRoom, query
 from starter.starting.receipts import KEY_REUSED, ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
-from workflows.packs.receipts import KNOWN, REUSED, REVISED, STOPPED
+from workflows.packs.receipts import CROWDING, FULL, KNOWN, REUSED, REVISED, STOPPED
 
 ADMIT = "admit"
+
+FULL_FACTOR = 2
+"""A full pack can't say how much more would come to it: its kind gets twice as many packs."""
 
 _Fates = dict[int, tuple[StartOutcome, str]]
 """Outcome and reason of each message of a chunk that was not simply started, by its position."""
 
+_FULL = (StartOutcome.FAILED, "its pack is full")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    fates: _Fates
+    attempts: int = 1
+    run_id: str = ""
+
 
 class PackStarter:
-    """Sends a chunk in one durable call, then queries the pack for the outcomes unless the call created the pack."""
+    """Sends a chunk in one durable call, then queries the pack for the outcomes unless the call created the pack.
+
+    With `layouts` it asks for more packs where one is crowded, and sends again what a full pack has not taken, for as
+    long as the setting `patience` allows. Without, a full pack refuses.
+    """
 
     def __init__(
-        self, client: Client, settings: Settings, caller: RetryingCaller, *, restarts_finished: bool, revises: bool
+        self,
+        client: Client,
+        settings: Settings,
+        caller: RetryingCaller,
+        *,
+        restarts_finished: bool,
+        revises: bool,
+        layouts: Layouts | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
         self._caller = caller
+        self._layouts = layouts
         # see `workflows.packs.state.PackState.admit`
         self._flags = {name: True for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set}
         known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
@@ -52,21 +79,59 @@ class PackStarter:
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> ChunkReceipts[Tag]:
         """Start the messages of a chunk and give their receipts; a retry within a session changes nothing."""
+        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
+        answer = await self._admit_once(chunk, session)
+        attempts = 0
+        while full := [position for position, fate in answer.fates.items() if fate is _FULL]:
+            if self._layouts is None or time.monotonic() >= give_up_at:
+                break
+            await asyncio.sleep(backoff_seconds(attempts))
+            attempts += 1
+
+            # under a token of its own: the pack would only repeat what it said of the last one
+            again = await self._admit_once(chunk.pick(full), f"{session}/{attempts}")
+            for position in full:
+                del answer.fates[position]
+            answer.fates.update((full[position], fate) for position, fate in again.fates.items())
+        return self._make_receipts(chunk, answer)
+
+    async def _admit_once(self, chunk: Chunk[Any], session: str) -> "_Answer":
         everyone = range(len(chunk.tags))
         if obstacle := await self._room.find_obstacle(chunk.layout, chunk.index):
-            return _to_receipts(chunk, dict.fromkeys(everyone, (StartOutcome.FAILED, obstacle)))
+            return _Answer(dict.fromkeys(everyone, (StartOutcome.FAILED, obstacle)))
+
         token = chunk.token(session)
         request = await self._build_request(chunk, token)
         send = self._client.workflow_service.signal_with_start_workflow_execution
         answer, attempts = await self._caller.call_service(send, request)
         if isinstance(answer, RPCError):
             refusal = to_refusal(answer, None, "", attempts)
-            return _to_receipts(chunk, dict.fromkeys(everyone, (refusal.outcome, refusal.reason)), attempts)
+            return _Answer(dict.fromkeys(everyone, (refusal.outcome, refusal.reason)), attempts)
+
         self._begun.add(pack_workflow_id(chunk.layout.kind, chunk.index))
         if answer.started:
             repeated = dict.fromkeys(_find_repeated(chunk.ids), self._outcomes[KNOWN])
-            return _to_receipts(chunk, repeated, attempts, answer.run_id)
-        return _to_receipts(chunk, await self._query_fates(chunk, token), attempts, answer.run_id)
+            return _Answer(repeated, attempts, answer.run_id)
+        return _Answer(await self._query_fates(chunk, token), attempts, answer.run_id)
+
+    def _make_receipts(self, chunk: Chunk[Tag], answer: "_Answer") -> ChunkReceipts[Tag]:
+        name = pack_workflow_id(chunk.layout.kind, chunk.index)
+        if self._layouts is None:
+            advice = f"spread the kind over more packs: dormice repack {chunk.layout.kind} --packs N"
+            refusal = (StartOutcome.REJECTED, f"its pack {name} is full; {advice}")
+        else:
+            waited = f"and its kind has not got more packs within {self._settings.patience}"
+            refusal = (StartOutcome.FAILED, f"its pack {name} is full, {waited}; see 'dormice doctor', and try again")
+
+        outcomes = {position: refusal if fate is _FULL else fate for position, fate in answer.fates.items()}
+        return ChunkReceipts(
+            kind=chunk.layout.kind,
+            ids=chunk.ids,
+            tags=chunk.tags,
+            run_id=answer.run_id,
+            attempts=answer.attempts,
+            others=outcomes,
+        )
 
     async def _build_request(self, chunk: Chunk[Any], token: str) -> SignalWithStartWorkflowExecutionRequest:
         layout = chunk.layout
@@ -97,7 +162,13 @@ class PackStarter:
     async def _find_fates(self, layout: Layout, index: int, token: str, positions: Sequence[int]) -> _Fates:
         """Query the pack, and the packs to which it has forwarded messages that moved there; raises RetryLater."""
         receipt = await self._query_receipt(pack_workflow_id(layout.kind, index), token)
+        if CROWDING in receipt and self._layouts is not None:
+            crowding = receipt[CROWDING] * (FULL_FACTOR if FULL in receipt else 1)
+            with contextlib.suppress(RetryLater):  # whoever starts the next message asks again
+                await self._layouts.ask_for_room(layout, crowding)
+
         fates: _Fates = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
+        fates |= {positions[int(n)]: _FULL for n in receipt.get(FULL, ())}
         for name, outcome in self._outcomes.items():
             fates |= {positions[n]: outcome for n in receipt.get(name, ())}
         moved: dict[str, list[int]] = receipt.get("moved", {})
@@ -121,14 +192,6 @@ class PackStarter:
                 raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
-
-
-def _to_receipts(
-    chunk: Chunk[Tag], fates: Mapping[int, tuple[StartOutcome, str]], attempts: int = 0, run_id: str = ""
-) -> ChunkReceipts[Tag]:
-    return ChunkReceipts(
-        kind=chunk.layout.kind, ids=chunk.ids, tags=chunk.tags, run_id=run_id, attempts=attempts, others=fates
-    )
 
 
 def _find_repeated(ids: list[str]) -> list[int]:

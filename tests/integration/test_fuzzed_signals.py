@@ -29,7 +29,7 @@ from tests.integration.test_malformed_signals import ODD, payload, send_raw
 from tests.subjects import Subject
 
 AT_ONCE = 8
-LAYOUT = {"lane": "short", "packs": 2, "size": 1000, "coalesce": 0.0}
+LAYOUT = {"lane": "short", "packs": 5000, "size": 1000, "coalesce": 0.0}  # as many as any junk asks for
 MOMENT = "2099-01-01T00:00:00Z"
 NEAR = datetime(2030, 1, 1, tzinfo=UTC)  # less than ten years ahead, beyond which moments are cut
 LARGE_SHARE = 0.002  # of the values; the server refuses signals of more than 2 MB
@@ -104,7 +104,7 @@ OF_KEEPERS: dict[str, dict[str, Any]] = {
         "off": {},
     },
     CAPACITY_WORKFLOW: {MEASURED: ["worker", 5.5]},
-    LAYOUT_WORKFLOW: {"keep": LAYOUT},
+    LAYOUT_WORKFLOW: {"grow": {"packs": 4}},
     LIMITS_WORKFLOW: {"take": {"asks": [], "ended": []}},
 }
 

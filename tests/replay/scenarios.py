@@ -204,12 +204,12 @@ async def in_flight(message: Subject) -> None:
         await asyncio.sleep(0.1)
 
     await message.send(Revise(["done"]))
-    for other, signal in (("b", Stop()), ("c", Pause()), ("d", RunNow())):
+    for other, signal in (("h", Stop()), ("i", Pause()), ("j", RunNow())):
         await replace(message, id=other).send(signal)
     await message.until(revision=1, state="running")
     await message.handle.signal("spread", {"packs": 2})
     OPENINGS[message.kind].set()
-    other = replace(message, id="c")
+    other = replace(message, id="i")
     await other.until(state="paused")
     await other.send(Resume())
 
@@ -236,7 +236,7 @@ LIVES: dict[str, tuple[str, list[str], Life]] = {
     "steered_at_work": ("short", ["wait"], steered_at_work),
 }
 MANY = {f"m{n}": ["again", "again", "done"] for n in range(40)}  # enough cycles for another run
-WAITING = {name: ["wait", "done"] for name in "abcde"}  # of two packs, e belongs to the second
+WAITING = {name: ["wait", "done"] for name in "ghijk"}  # of two packs, k belongs to the second
 PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_loop": ("short", MANY, loop),
     "pack_loop_medium": ("medium", {"a": ["again", "fail", "done"], "b": ["again", "done"]}, loop),
@@ -246,7 +246,7 @@ PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_pulled": ("short", {"a": ["sleep"]}, pulled),
     "pack_joined": ("short", {"a": ["sleep"]}, joined),
     "pack_in_flight": ("short", WAITING | MANY, in_flight),
-    "pack_spread": ("short", {"a": ["sleep"], "e": ["sleep"]}, spread),  # of two packs, e belongs to the second
+    "pack_spread": ("short", {"g": ["sleep"], "k": ["sleep"]}, spread),  # of two packs, k belongs to the second
 }
 
 

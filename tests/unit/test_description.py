@@ -196,8 +196,10 @@ def test_the_workflows_beside_messages_describe_themselves() -> None:
         "- **host:a** opens 2026-11-21 20:00:00 UTC: 429 \\<slow\\>"
     )
     assert describe_gates({}) == "all gates are open"
-    assert describe_layout({"packs": 2000, "size": 1000, "lane": "short", "coalesce": 300.0}) == (
-        "**2,000 packs** of up to 1,000 messages, lane short, coalescing 5 min"
+    layout = {"packs": 2000, "size": 1000, "lane": "short", "coalesce": 300.0}
+    assert describe_layout(layout, 0) == "**2,000 packs** of about 1,000 messages, lane short, coalescing 5 min"
+    assert describe_layout(layout, 2250) == (
+        "**2,000 packs** of about 1,000 messages, growing to 2,250, lane short, coalescing 5 min"
     )
     assert describe_capacity({"a": WorkerCapacity(10.5, NOON), "b": WorkerCapacity(20, NOON)}) == (
         "**30.5 messages a second** at most, by what 2 worker processes have measured so far"

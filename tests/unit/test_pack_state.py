@@ -83,7 +83,9 @@ def admit(pack: PackState, *entries: Entry, name: str = "", now: float = NOW, **
 def hold(*entries: Entry, **changes: Any) -> PackState:
     """Make a pack that holds some messages."""
     pack = build(**changes)
-    assert admit(pack, *entries) == {"known": [], "refused": {}, "moved": {}}
+    receipt = admit(pack, *entries)
+    receipt.pop("crowding", None)
+    assert receipt == {"known": [], "refused": {}, "moved": {}}
     return pack
 
 
@@ -158,33 +160,36 @@ def test_a_chunk_that_comes_again_changes_nothing() -> None:
     assert (phases(pack, "a"), pack.find("b")) == (["done"], None)
 
 
-def test_a_full_pack_refuses_what_is_new_and_says_how_to_grow() -> None:
-    """Nothing else happens to those that are in; with a larger size there is room again."""
-    pack = build(size=2)
-    receipt = admit(pack, *map(entry, "abcd"))
-    sentence = (
-        "pack 0 of kind 'feed' is full with 2 messages; spread the kind over more packs: dormice repack feed --packs 2"
-    )
+def test_a_pack_takes_more_than_its_size_and_says_how_crowded_it_is() -> None:
+    """From three quarters of its size on, whoever starts messages learns how much too many it holds."""
+    pack = build(size=16)
+    few = admit(pack, *(entry(f"a{n}") for n in range(11)))
+    many = admit(pack, *(entry(f"b{n}") for n in range(19)))
 
-    assert receipt == {"known": [], "refused": {"2": sentence, "3": sentence}, "moved": {}}
-    assert [state.id for state in pack.alive()] == ["a", "b"]
-    assert admit(pack, entry("c"), size=3)["refused"] == {}
+    assert few == {"known": [], "refused": {}, "moved": {}}
+    assert many == {"known": [], "refused": {}, "moved": {}, "crowding": 2.5}
+    assert len(pack) == 30
     assert count_bytes(pack) == pack.bytes
 
 
-def test_a_pack_without_room_for_the_bytes_refuses_by_them() -> None:
+def test_a_pack_of_few_is_not_crowded_whatever_its_size() -> None:
+    """Otherwise a kind of packs for one message would have a pack for each, and never enough."""
+    pack = build(size=1)
+
+    assert "crowding" not in admit(pack, *map(entry, "abcdefg"))
+    assert admit(pack, entry("h"))["crowding"] == 1
+
+
+def test_a_pack_without_room_for_the_bytes_is_full() -> None:
     """However few the messages are; small ones still find room where large ones do not."""
     pack = build()
     receipt = admit(pack, *(entry(f"m{n}", payload="x" * 4000) for n in range(110)))
 
-    assert list(receipt["refused"]) == [str(n) for n in range(len(pack), 110)]
-    sentence = (
-        f"the message finds no room in pack 0 of kind 'feed', which holds {pack.bytes:,} of 400,000 bytes; "
-        "spread the kind over more packs: dormice repack feed --packs 2"
-    )
-    assert set(receipt["refused"].values()) == {sentence}
+    assert receipt["full"] == list(range(len(pack), 110))
+    assert receipt["refused"] == {}
+    assert receipt["crowding"] == pytest.approx(2, abs=0.05)
     assert STATE_BYTES_MAX - 5000 < pack.bytes <= STATE_BYTES_MAX
-    assert admit(pack, entry("small"))["refused"] == {}
+    assert "full" not in admit(pack, entry("small"))
 
 
 def test_a_finished_message_that_is_forgotten_for_room_can_start_anew() -> None:
@@ -195,7 +200,7 @@ def test_a_finished_message_that_is_forgotten_for_room_can_start_anew() -> None:
     room = STATE_BYTES_MAX - pack.bytes + 1
     receipt = admit(pack, entry("z", payload="x" * (room - measure(entry("z", payload="")))), restarts=True)
 
-    assert receipt["refused"] == {}
+    assert "full" not in receipt
     assert (phases(pack, "z"), count_bytes(pack)) == (["active"], pack.bytes)
 
 

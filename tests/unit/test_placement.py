@@ -9,10 +9,12 @@ from shared.lanes import prefix_of, task_queue
 from shared.messages.placement import (
     Layout,
     PackSpread,
+    find_next_count,
     identity_of,
     layout_workflow_id,
     pack_index,
     pack_workflow_id,
+    split_from,
     unit_hash,
     workflow_id,
 )
@@ -101,11 +103,11 @@ PACK_COUNTS = (1, 2, 100, 101, 10_000, 1_000_000)
 @pytest.mark.parametrize(
     ("message_id", "expected"),
     [
-        ("", [0, 0, 62, 62, 5250, 716635]),
-        ("a", [0, 0, 11, 11, 379, 386480]),
-        ("feed-1", [0, 0, 59, 59, 9565, 216992]),
-        ("https://example.org/x?y=z", [0, 1, 64, 64, 554, 546323]),
-        ("\u20ac \U0001f42d", [0, 1, 86, 86, 4608, 728737]),
+        ("", [0, 0, 52, 52, 4788, 635572]),
+        ("a", [0, 1, 47, 47, 559, 410159]),
+        ("feed-1", [0, 1, 37, 37, 9253, 992293]),
+        ("https://example.org/x?y=z", [0, 0, 42, 42, 4714, 709226]),
+        ("\u20ac \U0001f42d", [0, 1, 63, 63, 3071, 297983]),
     ],
 )
 def test_the_pack_of_an_id_is_the_same_on_every_machine(message_id: str, expected: list[int]) -> None:
@@ -113,23 +115,38 @@ def test_the_pack_of_an_id_is_the_same_on_every_machine(message_id: str, expecte
     assert [pack_index(message_id, packs) for packs in PACK_COUNTS] == expected
 
 
-@pytest.mark.parametrize(("fewer", "more"), [(1, 2), (2, 3), (10, 11), (100, 150), (100, 1000)])
-def test_growth_moves_only_the_share_of_the_new_packs_and_only_to_them(fewer: int, more: int) -> None:
-    """From n to m packs, (m - n) / m of all ids move, and none between packs that were there before."""
-    pairs = [(pack_index(f"m{n}", fewer), pack_index(f"m{n}", more)) for n in range(10_000)]
-    moved = [new for old, new in pairs if new != old]
+@pytest.mark.parametrize("packs", [1, 2, 3, 10, 63, 64, 100])
+def test_one_more_pack_takes_half_of_one_and_nothing_of_any_other(packs: int) -> None:
+    """Linear hashing: a new pack is the split of a known one, so only that one has to be told."""
+    pairs = [(pack_index(f"m{n}", packs), pack_index(f"m{n}", packs + 1)) for n in range(10_000)]
+    held = [new for old, new in pairs if old == split_from(packs)]
 
-    assert min(moved) >= fewer
-    assert len(moved) / len(pairs) == pytest.approx((more - fewer) / more, abs=0.02)
+    assert {old for old, new in pairs if new != old} == {split_from(packs)}
+    assert {new for old, new in pairs if new != old} == {packs}
+    assert held.count(packs) / len(held) == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize(("packs", "wanted"), [(1, 1), (1, 2), (3, 100), (5, 6), (64, 1000), (100, 1_000_000)])
+def test_a_kind_grows_in_steps_that_split_each_pack_once_at_most(packs: int, wanted: int) -> None:
+    """None of the packs that a step splits is added by it, so all can be split side by side."""
+    while packs < wanted:
+        count = find_next_count(packs, wanted, 64)
+        parents = [split_from(index) for index in range(packs, count)]
+        assert packs < count <= packs + 64
+        assert len(set(parents)) == len(parents)
+        assert max(parents) < packs
+        packs = count
+
+    assert packs == wanted
 
 
 def test_packs_are_filled_evenly() -> None:
-    """20,000 counted-up ids over a hundred packs: chi-square with 99 degrees of freedom stays in its usual range."""
-    packs = [0] * 100
+    """20,000 counted-up ids over 64 packs: chi-square with 63 degrees of freedom stays in its usual range."""
+    packs = [0] * 64
     for number in range(20_000):
-        packs[pack_index(f"m{number}", 100)] += 1
+        packs[pack_index(f"m{number}", 64)] += 1
 
-    assert 50 < sum((count - 200) ** 2 / 200 for count in packs) < 160
+    assert 32 < sum((count - 312.5) ** 2 / 312.5 for count in packs) < 105
 
 
 def test_the_names_of_packs_are_no_messages_name() -> None:

@@ -16,7 +16,6 @@ from temporalio.common import RawValue
 from shared.keepers.capacity import Measurement, read_measurement
 from shared.keepers.gates import CloseRequest, read_close, read_open
 from shared.messages.message import MessageState
-from shared.messages.placement import Layout
 from shared.messages.signal_reading import PackSignal, read_nothing, read_pull_forward, read_signal, read_steering
 from shared.messages.signals import (
     SIGNAL_NAMES,
@@ -34,7 +33,7 @@ from shared.messages.signals import (
     write_steering,
 )
 from shared.packs.entry import to_entry
-from shared.packs.reading import read_chunk, read_layout, read_pack_count
+from shared.packs.reading import read_chunk, read_pack_count
 from shared.temporal.converter import DATA_CONVERTER
 
 NOW = 1_795_262_400.123
@@ -136,7 +135,6 @@ def test_a_signal_for_messages_of_a_pack_says_to_them_what_is_wrong() -> None:
 
 ODD: list[Any] = [True, [[]], 10**40]
 ODD_FIELDS: list[dict[str, Any]] = [{"lane": "x"}, {"priority": 9}, {"sources": {}}]
-LAYOUT = Layout("feed", "short", 3, 1000, 60.0).dump()
 ENTRY = to_entry(
     MessageState("feed", "a", "short", NOW, NOW, payload={"n": 1}, sources={"t/0": 7}, priority=1).remember(
         NOW, "started"
@@ -147,7 +145,6 @@ CHUNK = {"token": "t", "entries": [ENTRY], "sent_at": NOW, "size": 9, "packs": 3
 RIGHT: list[tuple[Reader, list[Any], Any]] = [
     (read_chunk, [CHUNK], CHUNK),
     (read_pack_count, [{"packs": 7}], 7),
-    (read_layout, [LAYOUT], LAYOUT),
     (
         read_close,
         [{"gate": "x", "opens_at": 5, "reason": "r\n r", "replaces": True}],
@@ -235,7 +232,7 @@ values = st.recursive(
 READERS: list[Reader] = [
     *(lambda given, kind=kind: read_signal(kind, given) for kind in SIGNAL_NAMES),
     *(lambda given, name=name: read_steering(name, given) for name in SIGNAL_NAMES.values()),
-    *(read_chunk, read_pack_count, read_layout, read_close, read_open, read_measurement, read_nothing),
+    *(read_chunk, read_pack_count, read_close, read_open, read_measurement, read_nothing),
     read_pull_forward,
 ]
 

@@ -19,6 +19,13 @@ from shared.packs.entry import (
 from shared.temporal.compression import measure_share
 from workflows.packs.summary import FinishedMessages
 
+CROWDED_SHARE = 0.75
+"""The part of its `size` from which on a pack's kind should have more packs: there is time for that until it is full,
+and packs that are split next hold twice as much as those that were."""
+
+CROWDED_MIN = 8
+"""A pack with fewer messages is never crowded, or a `size` of 1 would have a pack for each message."""
+
 
 class PackConfig:
     """A pack's kind, its index among the kind's packs, its limits, and the spread of its due times."""
@@ -61,18 +68,17 @@ class PackLimits(PackConfig):
         """The most bytes of JSON: the limit of the stored size, divided by the last compression ratio."""
         self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
 
-    def explain_full(self) -> str:
-        """Say that the pack has as many messages as it may, and what to do."""
-        return f"pack {self.index} of kind {self.kind!r} is full with {self.size:,} messages; {self._advice}"
+    def measure_crowding(self, count: int) -> float:
+        """Return how much more than it should this pack holds with `count` messages: 1 or more if it is crowded."""
+        by_count = count / max(self.size * CROWDED_SHARE, CROWDED_MIN)
+        by_bytes = self.bytes / (self.bytes_max / 2)
+        return round(max(by_count, by_bytes), 2)
 
     def explain_no_room(self) -> str:
         """Say that something finds no room in the pack, and what to do; begins after its subject."""
         held = f"which holds {self.bytes:,} of {self.bytes_max:,} bytes"
-        return f"finds no room in pack {self.index} of kind {self.kind!r}, {held}; {self._advice}"
-
-    @property
-    def _advice(self) -> str:
-        return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
+        advice = f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
+        return f"finds no room in pack {self.index} of kind {self.kind!r}, {held}; {advice}"
 
     def _note_stored_share(self, entries: bytes) -> None:
         """Measure how far the entries' JSON can be compressed, if that decides what the next run has room for."""

@@ -7,9 +7,11 @@ from shared.packs.entry import measure
 
 KEPT_SECONDS = 300.0  # how long a sender may query its receipt: it retries at growing intervals, and batches delay it
 
-# what may become of a message, beside admission and refusal
-KNOWN, REVISED, STOPPED, REUSED = "known", "revised", "stopped", "reused"
-_OUTCOMES = (REVISED, STOPPED, REUSED)
+# what may become of a message, beside admission and refusal; full means that the pack has no room for it yet
+KNOWN, REVISED, STOPPED, REUSED, FULL = "known", "revised", "stopped", "reused", "full"
+_OUTCOMES = (REVISED, STOPPED, REUSED, FULL)
+
+CROWDING = "crowding"
 RECEIPTS_BYTES_MAX = 50_000  # beyond it the oldest are forgotten early; the receipts of several hundred signals fit
 
 
@@ -21,12 +23,23 @@ class PackReceipts(dict[str, dict[str, Any]]):
         self._bytes = sum(map(measure, self.items()))
 
     def note_chunk(
-        self, token: str, fates: Mapping[str, Sequence[int]], moved: Mapping[int, Sequence[int]], now: float
+        self,
+        token: str,
+        fates: Mapping[str, Sequence[int]],
+        moved: Mapping[int, Sequence[int]],
+        now: float,
+        *,
+        crowding: float = 0.0,
     ) -> None:
-        """Keep which positions had which fate or reason of refusal, and which belong to another pack (by its index)."""
+        """Keep which positions had which fate or reason of refusal, and which belong to another pack (by its index).
+
+        Whoever asks for it is told, too, of a `crowding` of 1 or more: then the kind should have more packs.
+        """
         runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
         receipt: dict[str, Any] = {KNOWN: runs.pop(KNOWN, [])}
         receipt |= {fate: runs.pop(fate) for fate in _OUTCOMES if fate in runs}
+        if crowding >= 1:
+            receipt[CROWDING] = crowding
         self._note(token, receipt | {"refused": runs}, moved, now)
 
     def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
@@ -40,6 +53,8 @@ class PackReceipts(dict[str, dict[str, Any]]):
         found: dict[str, Any] = {
             name: _to_positions(kept[name]) for name in (KNOWN, *_OUTCOMES, "missing") if name in kept
         }
+        if CROWDING in kept:
+            found[CROWDING] = kept[CROWDING]
         if "refused" in kept:
             found["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
         return found | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}

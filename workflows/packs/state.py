@@ -31,7 +31,7 @@ from workflows.packs.calls.suspects import SUSPECTS_SPLIT, Suspects
 from workflows.packs.entries import PackEntries
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
 from workflows.packs.limits import PackLimits
-from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
+from workflows.packs.receipts import FULL, KNOWN, REVISED, STOPPED, PackReceipts
 from workflows.packs.summary import PackSummary
 
 MOVING_SHARE = 3
@@ -138,7 +138,7 @@ class PackState(PackLimits):
             if self.find(entry[ID]) is None and self._makes_room(size):
                 self.bytes += size
                 self._ended[entry[ID]] = entry
-        self.receipts.note_chunk(token, outcomes, moved, now)
+        self.receipts.note_chunk(token, outcomes, moved, now, crowding=self.measure_crowding(len(self)))
 
     def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Admit one entry; return why not, or an empty string."""
@@ -161,9 +161,9 @@ class PackState(PackLimits):
         if message_id in ended and sources_of(entry):
             entry[OTHERS]["sources"] = merge_sources(sources_of(ended[message_id]), sources_of(entry))
         size = measure(entry)
-        reason = self._find_no_room(size)
-        if reason and not (chunk.get("is_moving") and self.bytes + size <= MOVING_SHARE * self.bytes_max):
-            return reason
+        may_exceed = chunk.get("is_moving") and self.bytes + size <= MOVING_SHARE * self.bytes_max
+        if not self._makes_room(size) and not may_exceed:
+            return FULL
 
         if message_id in ended:  # unless it has just been forgotten to make room
             self.bytes -= ended.forget(message_id)
@@ -397,8 +397,3 @@ class PackState(PackLimits):
             self._forget_old(now)
         else:
             self._entries[state.id] = entry
-
-    def _find_no_room(self, size: int) -> str:
-        if len(self) >= self.size:
-            return self.explain_full()
-        return "" if self._makes_room(size) else f"the message {self.explain_no_room()}"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math/bits"
 	"os"
 	"time"
 
@@ -43,7 +44,7 @@ func find(ctx context.Context, c client.Client, kind, id string) (place, error) 
 	return place{fmt.Sprintf("%s~%d", kind, packIndex(id, layout.Packs)), []string{id}}, nil
 }
 
-// packIndex is the jump consistent hash of the first 8 bytes of BLAKE2b, which dormice uses too.
+// packIndex is the pack of an id by linear hashing of the first 8 bytes of BLAKE2b, as dormice does it.
 func packIndex(id string, packs int) int {
 	hash, err := blake2b.New(8, nil)
 	if err != nil {
@@ -54,13 +55,12 @@ func packIndex(id string, packs int) int {
 	for _, each := range hash.Sum(nil) {
 		key = key<<8 | uint64(each)
 	}
-	found, step := 0, 0
-	for step < packs {
-		found = step
-		key = key*2862933555777941757 + 1
-		step = int(float64(found+1) * (float64(1<<31) / float64(key>>33+1)))
+	size := 1 << bits.Len(uint(packs))
+	index := int(key & uint64(size-1))
+	if index >= packs {
+		index -= size / 2
 	}
-	return found
+	return index
 }
 
 // reschedule sends the signal; a pack is told which of its messages are meant.
