@@ -78,8 +78,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
-    from spark.source.mapping import RowMapping
     from spark.source.source import Source, guess_form
+    from starter.intake.files.mapping import RowMapping
 
     return Source(
         place=args.source,

@@ -14,10 +14,10 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.json_value import parse_plain_objects
 from shared.settings import Settings
-from spark.source.mapping import RowMapping, to_invalid_envelope
 from spark.source.topic import read_ranges
 from spark.tables import BATCH_ROWS
 from starter.intake.files.columns import NUMBER_FIELDS
+from starter.intake.files.mapping import RowMapping, to_invalid_envelope
 from starter.intake.files.rows import Line, Row, ToFields, is_open_record, make_row, read_csv_records, read_json_lines
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings, find_secret
-from spark.source.mapping import RowMapping
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
+from starter.intake.files.mapping import RowMapping
 from starter.intake.files.rows import SUFFIXES, Line, read_header
 
 if TYPE_CHECKING:

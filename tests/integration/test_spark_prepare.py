@@ -21,8 +21,8 @@ from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, configure, prepare
 from spark.prepare.summary import read_summary
 from spark.session.faults import translate_spark_errors
-from spark.source.mapping import RowMapping
 from spark.source.source import Source, guess_form
+from starter.intake.files.mapping import RowMapping
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.mapping import FormatOptions
 from tests.databases import jdbc_url, run_postgres

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidSetting
 from shared.messages.timespan import HORIZON
-from spark.source.mapping import RowMapping
+from starter.intake.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord
 from tests.record_samples import MAPPED, Options, decode, record, refuse

@@ -22,9 +22,9 @@ from shared.errors import InvalidEnvelope, InvalidHandler, InvalidOutcome
 from shared.messages.envelope import parse_envelope, read_ordinary
 from shared.messages.message import REASON_MAX
 from spark.prepare.validator import Validator
-from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader
 from starter.intake.files.load import Load, LoadOptions
+from starter.intake.files.mapping import RowMapping
 from starter.intake.files.rows import RowSource
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
