@@ -13,7 +13,7 @@ from shared.settings import Settings, find_secret
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
 from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import SUFFIXES, Line, read_header
+from starter.intake.files.rows import SUFFIXES, Line, check_format, read_first_record, read_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +78,7 @@ def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", Row
     """Give a source's raw rows, numbered across all files in the order of their paths, and their reader."""
     if source.form == "kafka":
         return _open_topic(spark, source)
-    source.mapping.check()
+    source.mapping.check(source.form)
     if source.spans_lines and source.form != "csv":
         raise InvalidSetting("--multi-line: is for CSV, whose quoted cells may span lines; leave it out")
     if source.form == "jdbc":
@@ -95,14 +95,18 @@ def _open_lines(spark: "SparkSession", source: Source) -> tuple["DataFrame", Row
     starts = _find_starts(frame)
     if not starts:
         raise GiveUp(f"{source.place}: is empty; there is nothing to start")
+    file, block = min(starts)
+    first = frame.where((frame["file"] == file) & (frame["block"] == block)).take(2)
+    lines = [Line.of(number, bytes(row["value"]) + b"\n", 0) for number, row in enumerate(first, start=1)]
+    check_format(lines[0].raw, source.form, source.place)
     if source.form == "jsonl":
         return frame, LineReader(starts, source.mapping)
-    file, block = min(starts)
-    (first,) = frame.where((frame["file"] == file) & (frame["block"] == block)).take(1)
-    header = bytes(first["value"]).rstrip(b"\r")
-    names = tuple(read_header(iter((Line.of(1, header, 0),)), source.place))
+
+    table = source.mapping.table
+    names, _ = read_names(lines, table, source.place)
+    header = tuple(read_first_record(iter(lines), [], source.place)) if table.skips_first_line else ()
     source.mapping.reader(names, source.place, is_text=True)  # only a check: each task makes its own reader
-    return frame, LineReader(starts, source.mapping, header, names, source.place, spans_lines=source.spans_lines)
+    return frame, LineReader(starts, source.mapping, names, header, source.place, spans_lines=source.spans_lines)
 
 
 def _find_starts(frame: "DataFrame") -> Starts:

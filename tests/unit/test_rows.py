@@ -218,7 +218,7 @@ def test_a_table_without_further_columns_gives_no_payload(write: Write) -> None:
         (b"feed,1,2.5", "priority: is 2.5; give a whole number"),
         (b"feed,1,1_0", "priority: is '1_0'; give a whole number"),
         (b"feed,,3", "id: is missing"),
-        (b"feed", "id: is missing"),
+        (b"feed", "envelope: has 1 cell for 3 columns; restore what is missing, or add --fill-rows"),
         (b"feed,1,2,3", "envelope: has 4 cells for 3 columns; quote its commas"),
         (b'"feed"x,1,2', "envelope: is no CSV (',' expected after '\"'); correct its quotes"),
         (b"feed,\xff,2", "envelope: is not UTF-8 text (byte 6)"),
@@ -264,7 +264,7 @@ def test_records_of_several_lines_are_numbered_by_their_first(write: Write) -> N
     ("header", "sentence"),
     [
         (b"", "is empty; there is nothing to start"),
-        (b"\n1,2\n", "has no column 'id'; its columns are none"),
+        (b"\n1,2\n", "its first line is blank; remove it, or name the columns with --columns"),
         (b"kind,ID\n", "has no column 'id'; its columns are 'kind', 'ID'"),
         (b"id,url,url\n", "has two columns 'url'; rename one"),
         (b"id,kind,\n", "column 3 has no name; give it one"),
@@ -272,9 +272,9 @@ def test_records_of_several_lines_are_numbered_by_their_first(write: Write) -> N
             b"id,payload,url\n",
             "column 'url' is no field of the envelope, and beside a column 'payload' there is no place",
         ),
-        (b'id,"kind\n', "its header is no CSV (unexpected end of data)"),
-        (b"id,\xff\n", "its header is not UTF-8 text (byte 4)"),
-        (b'id,"kind"x\n', "its header is no CSV (',' expected after"),
+        (b'id,"kind\n', "its first line is no CSV (unexpected end of data)"),
+        (b"id,\xff\n", "its first line is not UTF-8 text (byte 4)"),
+        (b'id,"kind"x\n', "its first line is no CSV (',' expected after"),
     ],
 )
 def test_a_table_of_which_nothing_could_come_is_refused_whole(write: Write, header: bytes, sentence: str) -> None:
@@ -308,7 +308,7 @@ def test_column_names_may_be_padded(write: Write) -> None:
         ),
         ("a.csv", b"PAR1rest", None, "looks like Parquet; add --format parquet"),
         ("a.csv", "id,kind\n".encode("utf-16"), None, "looks like text in UTF-16; save the file as UTF-8"),
-        ("a.csv", b"\xc9,\r1\r", None, "its header is not UTF-8 text (byte 1); save the file as UTF-8"),
+        ("a.csv", b"\xc9,\r1\r", None, "its first line is not UTF-8 text (byte 1); save the file as UTF-8"),
         ("a.csv", b'\xef\xbb\xbf{"id": "1"}\n', None, "looks like JSON; add --format jsonl"),
         (
             "a.jsonl",

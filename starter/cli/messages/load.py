@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
-from shared.lanes import LANES
 from shared.settings import Settings
-from starter.cli.arguments import Commands
+from starter.cli.arguments import Commands, add_row_mapping, read_row_mapping
 from starter.cli.connection import open_client, open_control
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.cli.interruption import call_at_signals
@@ -66,17 +65,17 @@ PLACES = ("alive", "finished", "stopped")
 
 def add(commands: Commands) -> None:
     purpose = "start a message for every row of a file; running it again starts nothing twice"
-    add = commands.add("load", _run, purpose, ROWS_HELP).add_argument
+    parser = commands.add("load", _run, purpose, ROWS_HELP)
+    add = parser.add_argument
     add("file", metavar="FILE", help="JSONL, CSV or Parquet; - reads standard input")
     add("--format", choices=("jsonl", "csv", "parquet"), help="by the file's suffix when left out; jsonl for -")
-    add("--kind", help="kind of rows that name none")
-    add("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
     add("--restart-finished", action="store_true", help="start messages anew that have finished")
     add("--upsert", action="store_true", help="change messages that are alive, and start anew those that have finished")
     add("--rejects", metavar="FILE", type=Path, help="where refused rows go; FILE.rejects.jsonl when left out")
     add("--duplicates", choices=DUPLICATE_RULES, help="which row counts; newest, or of a pipe first, when left out")
     add("--dry-run", action="store_true", help="check all rows and write the refused ones, start nothing")
     add("--reconcile", action="store_true", help="say where the messages of the file are, start nothing")
+    add_row_mapping(parser)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -90,7 +89,9 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting("--reconcile: starts and changes nothing; leave the others out")
     registry = load_registry(settings)
     rules = envelope_rules(settings, registry)
-    with RowSource(args.file, args.format) as source:
+    mapping = read_row_mapping(args)
+    mapping.options.check_kind(rules)
+    with RowSource(args.file, args.format, mapping) as source:
         rejects = args.rejects or Path(f"{source.name}.rejects.jsonl")
         _check_rejects(rejects, Path(args.file))
         if args.duplicates == "newest" and not source.is_repeatable:
@@ -100,8 +101,6 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
             rules=rules,
             packs=declared_packs(registry),
             rejects=rejects,
-            kind=args.kind,
-            lane=args.lane,
             duplicates=args.duplicates,
             failures_max=settings.in_flight,
             upserts=args.upsert,

@@ -82,14 +82,12 @@ class LoadCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """Defaults for rows without kind or lane, the rules for rows, and the file for rejected ones."""
+    """The rules for rows, which of them count and change messages, and the file for rejected ones."""
 
     rules: EnvelopeRules
     rejects: Path
     packs: Mapping[str, Pack] = field(default_factory=dict[str, Pack])
     """Kinds whose handlers declare that their messages are packed."""
-    kind: str | None = None
-    lane: str | None = None
     duplicates: DuplicateRule | None = None
     """Which of several rows with one kind and id counts; None: the newest where the source can be read twice."""
     upserts: bool = False
@@ -169,7 +167,7 @@ class Load:
         """Give the same number for all rows that may name one message."""
         if isinstance(row.fields, bytes):
             return row.number
-        return hash((row.fields.get("kind") or self.options.kind, str(row.fields.get("id"))))
+        return hash((row.fields.get("kind"), str(row.fields.get("id"))))
 
     async def _wishes(self) -> AsyncIterator[tuple[Row, Envelope | Delivery]]:
         session = self._source.fingerprint
@@ -202,13 +200,7 @@ class Load:
     def _check(self, row: Row) -> Envelope:
         if row.flaw is not None:
             raise row.flaw
-        if isinstance(row.fields, bytes):
-            return parse_envelope(row.fields, self.options.rules)
-        fields = dict(row.fields)
-        for name, default in (("kind", self.options.kind), ("lane", self.options.lane)):
-            if default is not None and fields.get(name) is None:
-                fields[name] = default
-        return parse_envelope(fields, self.options.rules)
+        return parse_envelope(row.fields, self.options.rules)
 
     def _take(self, receipt: Receipt[Row]) -> None:
         if receipt.outcome is StartOutcome.REJECTED:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.errors import InvalidEnvelope, InvalidSetting
+from shared.errors import GiveUp, InvalidEnvelope, InvalidSetting
 from starter.intake.files.columns import Columns, read_cell, read_number, to_json
+from starter.intake.files.table_options import TableOptions, check_names, show_names
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass
 
@@ -16,9 +17,12 @@ class RowMapping:
 
     options: FormatOptions = field(default_factory=FormatOptions)
     lane: str | None = None
+    table: TableOptions = field(default_factory=TableOptions)
 
-    def check(self) -> None:
-        """Raise InvalidSetting for an origin that rows of files and tables don't have."""
+    def check(self, form: str) -> None:
+        """Raise InvalidSetting for what rows of files and tables, in this format, don't have."""
+        if form != "csv" and self.table != TableOptions():
+            raise InvalidSetting("--columns, --header, --no-header and --fill-rows: are for CSV; leave them out")
         options = self.options
         if any(name == "delay" for name, _ in options.extras):
             flaw = "counts from a record's timestamp, which rows do not have"
@@ -32,8 +36,13 @@ class RowMapping:
 
     def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> "_NamedColumns | _MappedColumns":
         """Give the reader of a table's rows, see `Columns`; raises GiveUp when the table can't give any message."""
-        if self.options.id_from is None:
-            return _NamedColumns(Columns(names, source, is_text=is_text), self)
+        if (origin := self.options.id_from) is None:
+            return _NamedColumns(Columns(names, source, is_text=is_text), tuple(names), self)
+
+        check_names(names, source)
+        if origin.steps[0] not in names:
+            known = f"its columns are {show_names(names)}"
+            raise GiveUp(f"{source}: has no column {origin.steps[0]!r}, which --id-from names; {known}")
         return _MappedColumns(tuple(names), self, is_text)
 
     def to_fields(self, document: Any) -> Mapping[str, Any]:
@@ -63,9 +72,11 @@ class RowMapping:
 @dataclass(frozen=True, slots=True)
 class _NamedColumns:
     columns: Columns
+    names: tuple[str, ...]
     mapping: RowMapping
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
+        self.mapping.table.check_cells(cells, self.names)
         try:
             return self.mapping.complete(self.columns.to_fields(cells))
         except DeadRecord as exc:
@@ -81,8 +92,7 @@ class _MappedColumns:
     is_text: bool
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
-        if len(cells) > len(self.names):
-            raise InvalidEnvelope("envelope", f"has {len(cells)} cells for {len(self.names)} columns; quote its commas")
+        self.mapping.table.check_cells(cells, self.names)
         pairs = zip(self.names, cells, strict=False)
         document = {name: to_json(cell) for name, cell in pairs if cell is not None and cell != ""}
         fields = dict(self.mapping.to_fields(document))

@@ -6,14 +6,15 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
 from shared.errors import GiveUp, InvalidEnvelope, check_extra
 from shared.messages.json_value import parse_json
-from starter.intake.files.columns import Columns
+from starter.intake.files.mapping import RowMapping
+from starter.intake.files.table_options import TableOptions
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 STDIN = "-"
@@ -49,18 +50,50 @@ class Row:
     flaw: InvalidEnvelope | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a text file, numbered from 1; `end` is the position in the input after it, in bytes."""
+
+    number: int
+    raw: bytes
+    end: int
+    flaw: InvalidEnvelope | None
+
+    @classmethod
+    def of(cls, number: int, raw: bytes, end: int) -> Self:
+        """Make a line; one that is not UTF-8 or far too long gets a flaw, and the latter is cut."""
+        if len(raw.rstrip(b"\r\n")) >= LINE_MAX_BYTES:
+            flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
+            return cls(number, raw[:1000] + "…".encode(), end, flaw)
+        try:
+            raw.decode()
+        except UnicodeDecodeError as exc:
+            problem = f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8"
+            return cls(number, raw, end, InvalidEnvelope("envelope", problem))
+        return cls(number, raw, end, None)
+
+    @property
+    def text(self) -> str:
+        """The line as a person reads it."""
+        return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
+
+
 class RowSource(AbstractContextManager["RowSource", None]):
     """One readable input; iterate it once, and close it. Raises GiveUp when it can't be read, or no further.
 
     Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
     """
 
-    def __init__(self, path: str, form: str | None = None) -> None:
+    def __init__(self, path: str, form: str | None = None, mapping: RowMapping | None = None) -> None:
         self.is_stdin = path == STDIN
         self.name = "stdin" if self.is_stdin else path
         self.form = form or self._guess_form()
+        self.mapping = mapping or RowMapping()
+        self.mapping.check(self.form)
         self.number_name = "row_number" if self.form == "parquet" else "line"
         """The field name of a row's number in the file of rejects."""
+        self.header: tuple[str, ...] = ()
+        """The names in a first line that was read as a header."""
         self.total: int | None = None
         """The end of the last row, None when it is not known in advance."""
         self._stream: BinaryIO | None = None
@@ -86,7 +119,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
 
     def reopen(self) -> "RowSource":
         """Open the same input once more."""
-        return RowSource(self.name, self.form)
+        return RowSource(self.name, self.form, self.mapping)
 
     def __iter__(self) -> Iterator[Row]:
         try:
@@ -119,15 +152,19 @@ class RowSource(AbstractContextManager["RowSource", None]):
             lines = _read_lines(self._stream or sys.stdin.buffer)
             if (first := next(lines, None)) is None:
                 raise GiveUp(f"{self.name}: is empty; there is nothing to start")
-            if hint := _find_other_format(first.raw, self.form):
-                raise GiveUp(f"{self.name}: looks like {hint}")
+            check_format(first.raw, self.form, self.name)
             lines = chain([first], lines)
             if self.form == "jsonl":
-                return read_json_lines(lines)
-            columns = Columns(read_header(lines, self.name), self.name, is_text=True)
-            return read_csv_records(lines, columns.to_fields)
+                return (map_row(row, self.mapping) for row in read_json_lines(lines))
+            return self._open_csv(lines)
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
+
+    def _open_csv(self, lines: Iterator[Line]) -> Iterator[Row]:
+        names, rows = read_names(lines, self.mapping.table, self.name)
+        if self.mapping.table.skips_first_line:
+            self.header = names
+        return read_csv_records(rows, self.mapping.reader(names, self.name, is_text=True).to_fields)
 
     def _open_parquet(self, path: Path) -> Iterator[Row]:
         check_extra("parquet", "Parquet", "pyarrow")
@@ -135,8 +172,14 @@ class RowSource(AbstractContextManager["RowSource", None]):
 
         table = ParquetTable(path)
         self.total = table.total
-        to_fields = Columns(table.names, self.name).to_fields
+        to_fields = self.mapping.reader(table.names, self.name).to_fields
         return (make_row(to_fields, cells, number) for number, cells in enumerate(table, start=1))
+
+
+def check_format(first: bytes, form: str, name: str) -> None:
+    """Raise GiveUp for a file of another format, which its first line shows."""
+    if hint := _find_other_format(first, form):
+        raise GiveUp(f"{name}: looks like {hint}")
 
 
 def _find_other_format(first: bytes, form: str) -> str | None:
@@ -162,34 +205,6 @@ def make_row(to_fields: ToFields, cells: Mapping[str, Any], number: int) -> Row:
         return Row(number, to_fields(tuple(cells.values())), cells, number)
     except InvalidEnvelope as flaw:
         return Row(number, {}, cells, number, flaw)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a text file, numbered from 1; `end` is the position in the input after it, in bytes."""
-
-    number: int
-    raw: bytes
-    end: int
-    flaw: InvalidEnvelope | None
-
-    @classmethod
-    def of(cls, number: int, raw: bytes, end: int) -> Self:
-        """Make a line; one that is not UTF-8 or far too long gets a flaw, and the latter is cut."""
-        if len(raw.rstrip(b"\r\n")) >= LINE_MAX_BYTES:
-            flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
-            return cls(number, raw[:1000] + "…".encode(), end, flaw)
-        try:
-            raw.decode()
-        except UnicodeDecodeError as exc:
-            problem = f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8"
-            return cls(number, raw, end, InvalidEnvelope("envelope", problem))
-        return cls(number, raw, end, None)
-
-    @property
-    def text(self) -> str:
-        """The line as a person reads it."""
-        return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
 
 
 def _read_lines(stream: BinaryIO) -> Iterator[Line]:
@@ -223,6 +238,16 @@ def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
     return raw
 
 
+def map_row(row: Row, mapping: RowMapping) -> Row:
+    """Give a row of JSON with the fields of its envelope."""
+    if row.flaw is not None or isinstance(row.fields, bytes):
+        return row
+    try:
+        return replace(row, fields=mapping.to_fields(row.fields))
+    except InvalidEnvelope as flaw:
+        return replace(row, fields={}, flaw=flaw)
+
+
 def _give_text(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
     """Give lines to a CSV parser, and add to `taken` those of its current record."""
     for line in lines:
@@ -231,21 +256,42 @@ def _give_text(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
         yield text.removeprefix(_BOM) if line.number == 1 else text
 
 
-def read_header(lines: Iterator[Line], name: str) -> list[str]:
-    """Read the header of a CSV file and return its names; raises GiveUp when it is invalid."""
+def read_names(lines: Iterable[Line], options: TableOptions, name: str) -> tuple[tuple[str, ...], Iterator[Line]]:
+    """Give the names of the columns of a CSV file, and the lines of its rows; raises GiveUp."""
+    left = iter(lines)
     taken: list[Line] = []
-    names: list[str] = []
+    first = read_first_record(left, taken, name)
+
+    second = next((line for line in left if line.raw.strip()), None)
+    names = options.find_names(first, [] if second is None else _split_cells(second), name)
+
+    rest = left if second is None else chain([second], left)
+    return names, rest if options.skips_first_line else chain(taken, rest)
+
+
+def read_first_record(lines: Iterator[Line], taken: list[Line], name: str) -> list[str]:
+    """Give the cells of a CSV file's first record, and add its lines to `taken`; raises GiveUp when it is no CSV."""
+    cells: list[str] = []
     try:
-        names = next(csv.reader(_give_text(lines, taken), strict=True))
+        cells = next(csv.reader(_give_text(lines, taken), strict=True))
     except csv.Error as exc:
         if taken[0].flaw is None:
             _refuse_foreign_csv(taken[0].raw, name)
-            raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+            raise GiveUp(f"{name}: its first line is no CSV ({exc}); separate columns by commas") from exc
+
     if flaw := taken[0].flaw:
-        raise GiveUp(f"{name}: its header {flaw.problem}")
-    if len(names) == 1:
+        raise GiveUp(f"{name}: its first line {flaw.problem}")
+    if len(cells) == 1:
         _refuse_foreign_csv(taken[0].raw, name)
-    return [column.strip() for column in names]
+    return [cell.strip() for cell in cells]
+
+
+def _split_cells(line: Line) -> list[str]:
+    """Give about the cells of a line, which may be no record, for comparison."""
+    with suppress(csv.Error):
+        for cells in csv.reader([line.text]):
+            return cells
+    return []
 
 
 def _refuse_foreign_csv(header: bytes, name: str) -> None:
