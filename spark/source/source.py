@@ -149,6 +149,8 @@ def _open_table(table: "DataFrame", file: str, row: str, source: Source) -> tupl
 def _open_topic(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
     if source.mapping.lane is not None:
         raise InvalidSetting("--lane: is for rows; records tell theirs, or say where it is with --lane-from")
+    if source.mapping != RowMapping(source.mapping.options):
+        raise InvalidSetting("--columns, --header, --fill-rows, --zone and --at: are for rows; leave them out")
     topic = source.place.removeprefix(KAFKA_PREFIX)
     frame = open_ranges(spark, source.settings, topic, source.since, source.until)
     return frame, RecordReader(source.mapping.options, source.settings)

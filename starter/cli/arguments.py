@@ -226,6 +226,10 @@ def add_row_mapping(parser: CommandParser) -> None:
     add_field_refs(mapping)
     mapping.add_argument("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
 
+    zone_help = "time zone of moments without an offset, for example America/New_York"
+    mapping.add_argument("--zone", help=zone_help)
+    mapping.add_argument("--at", metavar="HH:MM", help="time of day, in that zone, of moments that are days alone")
+
     table = parser.add_argument_group("columns of CSV")
     columns_help = "names of the columns; then the first line is a row, unless --header is given too"
     table.add_argument("--columns", metavar="NAME,NAME", help=columns_help)
@@ -240,9 +244,10 @@ def read_row_mapping(args: argparse.Namespace) -> "RowMapping":
     """Read the options of `add_row_mapping`; raises InvalidSetting."""
     from starter.intake.files.mapping import RowMapping
     from starter.intake.files.table_options import TableOptions
+    from starter.records.local_moments import LocalMoments
 
     table = TableOptions.read(args.columns, args.has_header, fills_rows=args.fill_rows)
-    return RowMapping(read_format(args), args.lane, table)
+    return RowMapping(read_format(args), args.lane, table, LocalMoments.read(args.zone, args.at))
 
 
 def read_name(text: str) -> tuple[str, str]:

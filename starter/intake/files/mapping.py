@@ -7,8 +7,11 @@ from typing import Any
 from shared.errors import GiveUp, InvalidEnvelope, InvalidSetting
 from starter.intake.files.columns import Columns, read_cell, read_number, to_json
 from starter.intake.files.table_options import TableOptions, check_names, show_names
+from starter.records.local_moments import LocalMoments
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass
+
+_MOMENTS = ("scheduled_at", "expires_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class RowMapping:
     options: FormatOptions = field(default_factory=FormatOptions)
     lane: str | None = None
     table: TableOptions = field(default_factory=TableOptions)
+    local: LocalMoments = field(default_factory=LocalMoments)
 
     def check(self, form: str) -> None:
         """Raise InvalidSetting for what rows of files and tables, in this format, don't have."""
@@ -60,13 +64,26 @@ class RowMapping:
             raise to_invalid_envelope(exc) from exc
 
     def complete(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fill in the kind and lane where a row has none; raises DeadRecord."""
+        """Fill in the kind and lane where a row has none, and read local moments.
+
+        Raises DeadRecord and InvalidEnvelope.
+        """
         added: dict[str, Any] = {}
         if self.options.kind is not None and fields.get("kind") is None:
             added["kind"] = find_kind(self.options.kind, RecordView(None, {}, fields))
         if self.lane is not None and fields.get("lane") is None:
             added["lane"] = self.lane
+
+        for name in _MOMENTS:
+            if (value := fields.get(name)) is not None:
+                added[name] = self._read_moment(name, value)
         return {**fields, **added} if added else fields
+
+    def _read_moment(self, name: str, value: Any) -> Any:
+        try:
+            return self.local.read_moment(value)
+        except ValueError as exc:
+            raise InvalidEnvelope(name, str(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True)
