@@ -13,7 +13,8 @@ from shared.settings import Settings, find_secret
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
 from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import SUFFIXES, Line, check_format, read_first_record, read_names
+from starter.intake.files.rows import Line, check_format, read_first_record, read_names
+from starter.intake.files.rows import guess_form as guess_form_of_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,10 +63,8 @@ def guess_form(place: str) -> Form:
         return "jdbc"
     if place.startswith(KAFKA_PREFIX):
         return "kafka"
-    name = PurePosixPath(place.rstrip("/")).name
-    for suffix, form in {**SUFFIXES, ".json": "jsonl"}.items():
-        if name.removesuffix(".gz").endswith(suffix):
-            return form  # pyright: ignore[reportReturnType] — the readers' forms are among ours
+    if (form := guess_form_of_file(PurePosixPath(place.rstrip("/")).name)) is not None:
+        return form  # pyright: ignore[reportReturnType] — the readers' forms are among ours
     raise GiveUp(f"{place}: its name tells no format; add --format with one of {', '.join(FORMS)}")
 
 
@@ -89,6 +88,8 @@ def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", Row
 
 
 def _open_lines(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
+    if source.place.endswith(".zst"):
+        raise GiveUp(f"{source.place}: Spark can't unpack Zstandard here; use gzip, or 'dormice load'")
     # the readers handle line ends other than \n, as in any file
     text = spark.read.options(lineSep="\n", **source.reader_options).text(to_place(source.place))
     frame = text.selectExpr(f"{FILE} file", f"{BLOCK} block", "cast(value as binary) value")

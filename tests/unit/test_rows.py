@@ -1,5 +1,6 @@
 """Readers: every input becomes rows, a reject, or one sentence."""
 
+import gzip
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
@@ -299,7 +300,8 @@ def test_column_names_may_be_padded(write: Write) -> None:
         ("a.jsonl", b"", None, "is empty; there is nothing to start"),
         ("a.parquet", b"", None, "is empty; there is nothing to start"),
         ("a.parquet", b"PAR1 and nothing behind", None, "can't be read as Parquet (Parquet magic bytes not found"),
-        ("a.jsonl", b"\x1f\x8b\x08\x00\n\x01", None, "looks like a file that gzip has compressed; unpack it first"),
+        ("a.jsonl", b"\x1f\x8b\x08\x00\n\x01", None, "can't be unpacked (Compressed file ended before"),
+        ("a.csv", b"\x28\xb5\x2f\xfdno frame", None, "can't be read ("),
         (
             "a.csv",
             b"PK\x03\x04rest",
@@ -310,19 +312,6 @@ def test_column_names_may_be_padded(write: Write) -> None:
         ("a.csv", "id,kind\n".encode("utf-16"), None, "looks like text in UTF-16; save the file as UTF-8"),
         ("a.csv", b"\xc9,\r1\r", None, "its first line is not UTF-8 text (byte 1); save the file as UTF-8"),
         ("a.csv", b'\xef\xbb\xbf{"id": "1"}\n', None, "looks like JSON; add --format jsonl"),
-        (
-            "a.jsonl",
-            b'[\n{"id": "1"}\n]',
-            None,
-            "looks like one JSON document; write an object a line, for example with: jq -c '.[]'",
-        ),
-        ("a.jsonl", b'[{"id": "1"}]', None, "looks like one JSON document"),
-        (
-            "a.jsonl",
-            b'{\n"id": "1"\n}',
-            None,
-            "looks like one JSON document; write an object a line, for example with: jq -c '.'",
-        ),
         ("a.txt", b"{}", None, "its name tells no format; add --format with one of jsonl, csv, parquet"),
     ],
 )
@@ -359,6 +348,60 @@ def test_a_format_given_by_hand_beats_the_name(write: Write) -> None:
 def test_the_format_is_known_by_the_name(write: Write, name: str) -> None:
     """Upper and lower case are the same."""
     assert read(write(name, b"{}"))[0].fields == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'[{"id": "1"}, {"id": "2]\\\\\\""}]'),
+        ("a.json", b'\xef\xbb\xbf \n[\r\n  {\r\n    "id": "1"\r\n  },\r\n  {"id": "2]\\\\\\""}\r\n]\r\n'),
+        ("a.json", b'{\n  "id": "1"\n}\n{\n  "id": "2]\\\\\\""\n}\n'),
+        ("a.json", b'{"id":\n"1"}, {"id": "2]\\\\\\""}'),
+        ("a.ndjson", b'{"id": "1"}\n{"id": "2]\\\\\\""}\n'),
+        ("a.json", b'{"id": "1"}\n{"id": "2]\\\\\\""}\n'),
+        ("a.jsonl", b"[\n" + b" " * 200_000 + b'{"id": "1"},\n{"id": "2]\\\\\\""}\n]'),
+    ],
+)
+def test_json_may_be_a_list_or_one_object_after_another(write: Write, name: str, content: bytes) -> None:
+    """As programs export it, whatever stands between the objects; compressed or not."""
+    plain = read(write(name, content))
+    zipped = read(write(f"{name}.gz", gzip.compress(content)))
+    zstd = read(write("b.data", pa.compress(content, "zstd", asbytes=True)), "jsonl")
+
+    for rows in (plain, zipped, zstd):
+        assert [row.fields for row in rows] == [{"id": "1"}, {"id": '2]\\"'}]
+
+
+def test_a_bad_item_of_a_list_is_refused_alone(write: Write) -> None:
+    """By its number; one that is far too long, as well."""
+    long = b'{"id": "' + b"x" * LINE_MAX_BYTES + b'"}'
+    rows = read(write("a.json", b'[{"id": "1"}, {"id": }, 5, [{"id": "4"}], %b, {"id": "6"}]' % long))
+
+    assert [row.number for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [rows[0].fields, rows[5].fields] == [{"id": "1"}, {"id": "6"}]
+    assert [reason(row).partition(";")[0] for row in rows[1:5]] == [
+        "envelope: is no JSON (expecting value at character 8)",
+        "envelope: is a number",
+        "envelope: is a list",
+        f"envelope: is a line of more than {LINE_MAX_BYTES} bytes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.json", b'[{"id": "1"}, {"id": "2"}', "ends inside its list after row 2; restore the file"),
+        ("a.jsonl.gz", gzip.compress(b'{"id": "1"}\n{"id": "2"}\n')[:-10], "can't be unpacked any further ("),
+    ],
+)
+def test_a_file_that_was_cut_off_says_so_after_its_rows(write: Write, name: str, content: bytes, sentence: str) -> None:
+    """What came whole is read; that the rest is missing is never silent."""
+    path, seen = write(name, content), list[Row]()
+    with pytest.raises(GiveUp) as caught, RowSource(path) as source:
+        seen.extend(source)
+
+    assert str(caught.value).startswith(f"{path}: {sentence}")
+    assert [row.fields for row in seen][:1] == [{"id": "1"}]
 
 
 def parquet(path: Path, **columns: Any) -> list[Row]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from starter.local.disk import explain_write_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
+
+EXAMPLES = 3
+"""Messages that a dry run shows."""
 
 Inspect = Callable[[Row, Envelope], Awaitable[None]]
 """Looks at a valid row that counts, in place of a start."""
@@ -39,6 +43,8 @@ class LoadCounts:
     """Rows that don't count, because another row names the same message."""
     valid: int = 0
     """Rows that a dry run found valid."""
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Rows that are messages, by their kind and lane."""
     position: int = 0
     """Position in the input after the last row read: bytes, or rows of a Parquet file."""
     is_searching: bool = False
@@ -109,6 +115,8 @@ class Load:
         self.flaw: GiveUp | None = None
         """Why the source could not be read to its end; the rows before that were started."""
         self.is_stopped = False
+        self.examples: list[Envelope] = []
+        """The first messages of a dry run, as they would be."""
         self._source = source
         self.options = options
         self._feed = ThreadedIterator(source)
@@ -136,6 +144,8 @@ class Load:
                 async for row, envelope in self._envelopes():
                     if inspect is not None:
                         await inspect(row, envelope)
+                    elif len(self.examples) < EXAMPLES:
+                        self.examples.append(envelope)
                     self.summary.valid += 1
             else:
                 async for receipt in starter.start_all(self._wishes()):
@@ -185,6 +195,7 @@ class Load:
                 if self._duplicates.is_duplicate(row.number, envelope):
                     self.summary.duplicates += 1
                 else:
+                    self.summary.kinds[envelope.kind, envelope.lane or ""] += 1
                     yield row, envelope
 
     async def _rows(self) -> AsyncIterator[Row]:
