@@ -389,6 +389,11 @@ async def test_a_topic_is_read_between_two_moments(
         ("", {}, "is empty; there is nothing to start"),
         ("name,kind\n", {}, "has no column 'id'; its columns are 'name', 'kind'"),
         ("id,kind\n", {}, "holds no rows; there is nothing to start"),
+        (
+            '[{"id": "1"}]',
+            {"form": "jsonl"},
+            "looks like one JSON document; write an object a line, for example with: jq",
+        ),
         ("id,kind\n", {"id_from": "key"}, "--id-from: is the key, but rows have no key; write a JSON pointer like /id"),
         ("id\n", {"kind": "header:a"}, "--kind: is header 'a', but rows have no headers; write a JSON pointer"),
     ],
