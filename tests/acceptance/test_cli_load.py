@@ -150,7 +150,7 @@ async def test_a_dry_run_shows_what_rows_become(run: Run, tmp_path: Path) -> Non
     """The first three messages with exact values, and what each line was taken for; a first line is asked about."""
     columns = ("--columns", "rank,site,when", "--id-from", "/site", "--scheduled-at-from", "/when")
     zone = ("--kind", "echo", "--zone", "America/New_York", "--at", "09:00", "--payload-from", "/rank")
-    (tmp_path / "top.csv").write_text("1,a.example,2035-01-01\n12345678901234567890,b.example,2035-07-01\n3,c\n")
+    (tmp_path / "top.csv").write_text("1,a.example,2035-01-01\n12345678901234567890,b.example,2035-07-01\n3,c")
 
     asked = await run("load", "top.csv", "--kind", "echo", "--id-from", "/a.example")
     ran = await run("load", "top.csv", *columns, *zone, "--dry-run", "--json", TEMPORAL_ADDRESS="127.0.0.1:1")
@@ -165,7 +165,10 @@ async def test_a_dry_run_shows_what_rows_become(run: Run, tmp_path: Path) -> Non
     ]
     assert (ran.document["header"], ran.document["messages"]) == ([], [{"kind": "echo", "lane": "short", "rows": 2}])
     assert shown.out.splitlines()[1].split() == ["echo:a.example", "short", "2035-01-01", "14:00:00", "UTC", "1"]
-    assert shown.err.splitlines()[-1] == "taken: 2 rows as echo on lane short"
+    assert shown.err.splitlines()[-2:] == [
+        "taken: 2 rows as echo on lane short",
+        "the last line of top.csv has no line end; see that the file was not cut off",
+    ]
 
 
 @pytest.mark.parametrize(

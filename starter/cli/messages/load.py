@@ -207,6 +207,8 @@ class _LoadRun:
             echo_err(f"duplicates are rows with the kind and id of another one; {DUPLICATES[load.rule]}")
         if self.found is None and (taken := self._describe_rows()):
             echo_err(f"taken: {taken}")
+        if self.source.is_end_open:
+            echo_err(f"the last line of {self.source.name} has no line end; see that the file was not cut off")
         if load.flaw is not None:
             echo_err(f"dormice: {load.flaw}")
         elif load.is_stopped and not self.is_interrupted:

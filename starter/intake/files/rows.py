@@ -101,6 +101,8 @@ class RowSource(AbstractContextManager["RowSource", None]):
         """The field name of a row's number in the file of rejects."""
         self.header: tuple[str, ...] = ()
         """The names in a first line that was read as a header."""
+        self.is_end_open = False
+        """Whether the last line of a CSV that was read has no line end: it may be the half of one."""
         self.total: int | None = None
         """The end of the last row, None when it is not known in advance."""
         self.is_repeatable = not self.is_stdin and Path(path).is_file()
@@ -192,7 +194,13 @@ class RowSource(AbstractContextManager["RowSource", None]):
         names, rows = read_names(lines, self.mapping.table, self.name)
         if self.mapping.table.skips_first_line:
             self.header = names
-        return read_csv_records(rows, self.mapping.reader(names, self.name, is_text=True).to_fields)
+        to_fields = self.mapping.reader(names, self.name, is_text=True).to_fields
+        return read_csv_records(self._watch_end(rows), to_fields)
+
+    def _watch_end(self, lines: Iterator[Line]) -> Iterator[Line]:
+        for line in lines:
+            self.is_end_open = not line.raw.endswith(b"\n")
+            yield line
 
     def _open_parquet(self, path: Path) -> Iterator[Row]:
         check_extra("parquet", "Parquet", "pyarrow")
