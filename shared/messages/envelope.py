@@ -15,7 +15,7 @@ from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
 from shared.messages.json_value import MAX_DEPTH, find_flaw, find_size_flaw, parse_json
 from shared.messages.signals import FINGERPRINT_BYTES
-from shared.messages.timespan import HORIZON
+from shared.messages.timespan import HORIZON, read_moment
 
 ID_MAX_BYTES = 200
 KIND_MAX_BYTES = 50  # kind + ":" + id must fit the 255 characters that SQL stores of Temporal keep of a workflow id
@@ -30,7 +30,6 @@ DOT_IDS = frozenset((".", ".."))
 """Ids that no URL can name: in a path they stand for its own folder and the one above."""
 KIND_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
 PayloadCheck = Callable[[Any], InvalidEnvelope | None]
@@ -99,29 +98,13 @@ def _lane(value: Any) -> str | None:
 
 
 def _moment(value: Any) -> datetime | None:
-    if isinstance(value, str):
-        if not _RFC3339.fullmatch(value):
-            raise ValueError(
-                f"is {value[:40]!r}, not RFC 3339 with an offset; write it like 2026-11-21T20:00:00Z or …+01:00"
-            )
-        try:
-            value = datetime.fromisoformat(value.upper())
-        except ValueError as exc:
-            raise ValueError(f"is {value[:40]!r}, which no calendar has ({exc}); correct the date") from exc
-    elif value is not None and not isinstance(value, datetime):
-        raise ValueError(
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float | datetime):
+        raise ValueError(  # noqa: TRY004 — see _text
             f"must be a string in RFC 3339 form, not {_name_type(value)}; write it like 2026-11-21T20:00:00Z"
         )
-    return None if value is None else _within_horizon(value)
-
-
-def _within_horizon(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError(f"is {moment.isoformat()}, which has no offset; add one, for example Z")
-    try:
-        moment = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
-    except OverflowError as exc:
-        raise ValueError(f"is {moment.isoformat()}, outside the calendar; correct the date") from exc
+    moment = read_moment(value)
     if moment > _HORIZON and moment > datetime.now(UTC) + HORIZON:
         raise ValueError(f"is {moment.isoformat()}, more than ten years ahead; correct the date")
     return moment
@@ -193,6 +176,7 @@ class Envelope(BaseModel):
 _DEFAULTS: dict[str, Any] = {
     name: None if at.is_required() else at.default for name, at in Envelope.model_fields.items()
 }
+_OPTIONAL = frozenset(name for name, at in Envelope.model_fields.items() if not at.is_required())
 _SELDOM_TEXTS = (("tenant", TENANT_MAX_BYTES), ("correlation_id", ID_MAX_BYTES), ("idempotency_key", ID_MAX_BYTES))
 _set = object.__setattr__  # the model is frozen
 
@@ -208,7 +192,7 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
     if not isinstance(raw, Mapping):
         raise InvalidEnvelope("envelope", f"is {_name_type(raw)}; send one JSON object", "NotAnObject")
     try:
-        envelope = Envelope.model_validate(_fill_in_lane(raw, rules))
+        envelope = Envelope.model_validate(_fill_in_lane(drop_nulls(raw), rules))
     except ValidationError as exc:
         raise _translate(exc) from exc
     if envelope.kind not in rules.kinds:
@@ -219,6 +203,13 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
     if rules.payloads and (unfit := find_misfit(envelope.kind, envelope.payload, rules.payloads)) is not None:
         raise unfit
     return _with_expiry(envelope, rules)
+
+
+def drop_nulls(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave out the optional fields that are null: most writers of JSON have no other way to leave a field out."""
+    if None not in fields.values():
+        return fields
+    return {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
 
 
 def _with_expiry(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
@@ -245,6 +236,7 @@ def find_misfit(kind: str, payload: Any, checks: Mapping[str, PayloadCheck]) -> 
 
 def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | None:
     """Give what `parse_envelope` gives for ordinary fields, parsed from JSON, in half its time; None if in doubt."""
+    given = drop_nulls(given)
     fields = {**_DEFAULTS, **given}
     kind, message_id, lane, at = fields["kind"], fields["id"], fields["lane"], fields["scheduled_at"]
     if len(fields) > len(_DEFAULTS) or type(kind) is not str or kind not in rules.kinds or kind in rules.expires_after:

@@ -166,13 +166,17 @@ def show(value: Any) -> str:
 
 
 def _build(kind: type[AnySignal], given: Mapping[str, Any]) -> AnySignal:
-    known = [field for field in fields(kind) if field.name in given or field.default is MISSING]
-    for field in known:
-        if field.name not in given:
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        is_required = field.default is MISSING
+        if field.name not in given and is_required:
             raise ValueError(f"{field.name} is missing")
-        if given[field.name] is not None or field.default is not None:
+
+        # null is absent, but for a payload, which it may be
+        if is_required or given.get(field.name) is not None:
             require(field.name, given[field.name], *_FIELDS[field.name])
-    return kind(**{field.name: given[field.name] for field in known})
+            values[field.name] = given[field.name]
+    return kind(**values)
 
 
 def _check_content(given: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shared.errors import GiveUp
-from shared.messages.timespan import ceil_ms
+from shared.messages.timespan import ceil_ms, read_with_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +169,7 @@ def write_moment(moment: datetime) -> str:
 
 def to_epoch(moment: str) -> float:
     """Read a signal's moment, rounded up to the millisecond; raises ValueError when it is none or has no offset."""
-    parsed = datetime.fromisoformat(moment.upper())
-    if parsed.tzinfo is None:
-        raise ValueError(f"{moment!r} has no offset; add one, for example Z")
-    return ceil_ms(parsed.timestamp()) / 1000
+    return ceil_ms(read_with_offset(moment).timestamp()) / 1000
 
 
 def moment_of(signal: Signal) -> float | None:

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.lanes import LANES
 from shared.settings import Settings
 from spark.cli.session import add_session, open_session, read_conf, read_pairs
-from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_field_refs, read_format
+from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_row_mapping, read_row_mapping
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.intake.files.duplicates import DUPLICATE_RULES
 from starter.local.terminal import echo_err, plural, print_json, print_table
@@ -40,11 +39,7 @@ def add(commands: Commands) -> None:
     add("--since", **MOMENT, help="records of the topic from then on; all when left out")
     add("--until", **MOMENT, help="records of the topic before then; all when left out")
     add("--option", metavar="NAME=VALUE", **REPEATED, help="option of Spark's reader; may be repeated")
-    mapping = parser.add_argument_group("mapping")
-    mapping.add_argument("--kind", help="kind of rows that name none, or where it is")
-    mapping.add_argument("--id-from", metavar="PART", help="where a message's id is; makes rows any JSON")
-    add_field_refs(mapping)
-    mapping.add_argument("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
+    add_row_mapping(parser)
     add("--duplicates", choices=DUPLICATE_RULES, default="newest", help="which row counts (newest scheduled_at)")
     add("--spread", **DURATION, help="spread first runs that are due at once over it")
     add("--begin", **MOMENT, help="when the spread begins; now when left out")
@@ -78,13 +73,12 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
-    from spark.source.mapping import RowMapping
     from spark.source.source import Source, guess_form
 
     return Source(
         place=args.source,
         form=args.format or guess_form(args.source),
-        mapping=RowMapping(read_format(args), args.lane),
+        mapping=read_row_mapping(args),
         spans_lines=args.multi_line,
         table=args.table,
         since=args.since,

@@ -18,6 +18,7 @@ from shared.messages.envelope import (
     TOLERANCE_MAX,
     EnvelopeRules,
     PayloadCheck,
+    drop_nulls,
     find_misfit,
     parse_envelope,
 )
@@ -28,7 +29,7 @@ _FIRST_MOMENT = datetime(2, 1, 1, tzinfo=UTC)  # earlier ones may have an offset
 _ID_LIMIT = 10**18  # larger whole numbers are left to the rules
 _DAY = timedelta(days=1)
 _TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
-_MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})$"
+_MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}(:?\d{2})?)$"
 """Moments that Arrow reads as Python does: it refuses more digits than microseconds, and Python cuts them off."""
 _NUMBERS = {"schema_version": 1, "priority": 3, "tolerance_seconds": 0.0}
 _TEXTS = {"tenant": TENANT_MAX_BYTES, "correlation_id": ID_MAX_BYTES, "idempotency_key": ID_MAX_BYTES}
@@ -67,6 +68,7 @@ class FastPath:
 
         A moment's text is left to `read_moments`. `is_json`: orjson has parsed the fields.
         """
+        fields = drop_nulls(fields)
         get = fields.get
         kind, name, at, payload = get("kind"), get("id"), get("scheduled_at"), get("payload")
         if type(kind) is not str or (lane := self.lanes.get(kind)) is None:

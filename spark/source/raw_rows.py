@@ -14,11 +14,22 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.json_value import parse_plain_objects
 from shared.settings import Settings
-from spark.source.mapping import RowMapping, to_invalid_envelope
 from spark.source.topic import read_ranges
 from spark.tables import BATCH_ROWS
 from starter.intake.files.columns import NUMBER_FIELDS
-from starter.intake.files.rows import Line, Row, ToFields, is_open_record, make_row, read_csv_records, read_json_lines
+from starter.intake.files.mapping import RowMapping, to_invalid_envelope
+from starter.intake.files.rows import (
+    Line,
+    Row,
+    ToFields,
+    is_open_record,
+    make_row,
+    map_row,
+    read_csv_records,
+    read_first_record,
+    read_json_lines,
+)
+from starter.intake.files.table_options import show_names
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
@@ -47,19 +58,22 @@ class RawRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Lines of text files, from the columns file, block and value; `header` is the header line of CSV files."""
+    """Lines of text files, from the columns file, block and value.
+
+    CSV has `names` for its columns, and `header` for those in the first line of each file if that is a header.
+    """
 
     starts: Starts
     mapping: RowMapping
-    header: bytes | None = None
     names: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
     source: str = ""
     spans_lines: bool = False
 
     @property
     def has_json(self) -> bool:
         """Whether the lines are JSON."""
-        return self.header is None
+        return not self.names
 
     def read(self, batches: Iterable[Any]) -> Iterator[RawRows]:
         """Give a row for each line, or for each record of a file where cells may span lines."""
@@ -71,7 +85,7 @@ class LineReader:
             yield raw, _parse(raw, rules)
             return
         for row in read_json_lines((Line.of(number, raw + b"\n", number),)):
-            mapped = _map_document(row, self.mapping)
+            mapped = map_row(row, self.mapping)
             yield mapped, _parse(mapped, rules)
 
     def _read_json(self, batches: Iterable[Any]) -> Iterator[RawRows]:
@@ -94,15 +108,20 @@ class LineReader:
     def _lines(self, batches: Iterable[Any]) -> Iterator[tuple[str, Line]]:
         for (file, block), first, values in self._runs(batches):
             for number, value in enumerate(values, first):
-                if block > 0 or number > self.starts[file, block] + 1:
+                if not self.header or block > 0 or number > self.starts[file, block] + 1:
                     if not self.spans_lines:
                         _check_record(file, number, value)
                     # a cell that spans lines keeps the line ends
                     yield file, Line.of(number, value + b"\n", number)
-                elif value.rstrip(b"\r") != self.header:
-                    raise GiveUp(
-                        f"{file}: has other columns than the first file of {self.source}; prepare it by itself"
-                    )
+                else:
+                    self._check_header(file, value)
+
+    def _check_header(self, file: str, value: bytes) -> None:
+        """Raise GiveUp for the header of a file whose columns have other names than those of the first file."""
+        names = read_first_record(iter((Line.of(1, value, 0),)), [], file)
+        if tuple(names) != self.header:
+            what = f"has the columns {show_names(names)}, and the first file of {self.source} has"
+            raise GiveUp(f"{file}: {what} {show_names(self.header)}; prepare it by itself")
 
     def _runs(self, batches: Iterable[Any]) -> Iterator[tuple[tuple[str, int], int, list[bytes]]]:
         """Give lines that follow one another in a block, with their file and block and the number of the first."""
@@ -277,15 +296,6 @@ def _map_plain(document: Any, mapping: RowMapping) -> Mapping[str, Any] | None:
         return mapping.to_fields(document)
     except InvalidEnvelope:
         return None
-
-
-def _map_document(row: Row, mapping: RowMapping) -> Row:
-    if row.flaw is not None or isinstance(row.fields, bytes):
-        return row
-    try:
-        return Row(row.number, mapping.to_fields(row.fields), row.original, row.end)
-    except InvalidEnvelope as flaw:
-        return Row(row.number, {}, row.original, row.end, flaw)
 
 
 def _show(record: Record) -> dict[str, Any]:

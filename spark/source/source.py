@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings, find_secret
-from spark.source.mapping import RowMapping
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
-from starter.intake.files.rows import SUFFIXES, Line, read_header
+from starter.intake.files.mapping import RowMapping
+from starter.intake.files.rows import Line, check_format, read_first_record, read_names
+from starter.intake.files.rows import guess_form as guess_form_of_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,10 +63,8 @@ def guess_form(place: str) -> Form:
         return "jdbc"
     if place.startswith(KAFKA_PREFIX):
         return "kafka"
-    name = PurePosixPath(place.rstrip("/")).name
-    for suffix, form in {**SUFFIXES, ".json": "jsonl"}.items():
-        if name.removesuffix(".gz").endswith(suffix):
-            return form  # pyright: ignore[reportReturnType] — the readers' forms are among ours
+    if (form := guess_form_of_file(PurePosixPath(place.rstrip("/")).name)) is not None:
+        return form  # pyright: ignore[reportReturnType] — the readers' forms are among ours
     raise GiveUp(f"{place}: its name tells no format; add --format with one of {', '.join(FORMS)}")
 
 
@@ -78,7 +77,7 @@ def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", Row
     """Give a source's raw rows, numbered across all files in the order of their paths, and their reader."""
     if source.form == "kafka":
         return _open_topic(spark, source)
-    source.mapping.check()
+    source.mapping.check(source.form)
     if source.spans_lines and source.form != "csv":
         raise InvalidSetting("--multi-line: is for CSV, whose quoted cells may span lines; leave it out")
     if source.form == "jdbc":
@@ -89,20 +88,26 @@ def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", Row
 
 
 def _open_lines(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
+    if source.place.endswith(".zst"):
+        raise GiveUp(f"{source.place}: Spark can't unpack Zstandard here; use gzip, or 'dormice load'")
     # the readers handle line ends other than \n, as in any file
     text = spark.read.options(lineSep="\n", **source.reader_options).text(to_place(source.place))
     frame = text.selectExpr(f"{FILE} file", f"{BLOCK} block", "cast(value as binary) value")
     starts = _find_starts(frame)
     if not starts:
         raise GiveUp(f"{source.place}: is empty; there is nothing to start")
+    file, block = min(starts)
+    first = frame.where((frame["file"] == file) & (frame["block"] == block)).take(2)
+    lines = [Line.of(number, bytes(row["value"]) + b"\n", 0) for number, row in enumerate(first, start=1)]
+    check_format(lines[0].raw, source.form, source.place)
     if source.form == "jsonl":
         return frame, LineReader(starts, source.mapping)
-    file, block = min(starts)
-    (first,) = frame.where((frame["file"] == file) & (frame["block"] == block)).take(1)
-    header = bytes(first["value"]).rstrip(b"\r")
-    names = tuple(read_header(iter((Line.of(1, header, 0),)), source.place))
+
+    table = source.mapping.table
+    names, _ = read_names(lines, table, source.place)
+    header = tuple(read_first_record(iter(lines), [], source.place)) if table.skips_first_line else ()
     source.mapping.reader(names, source.place, is_text=True)  # only a check: each task makes its own reader
-    return frame, LineReader(starts, source.mapping, header, names, source.place, spans_lines=source.spans_lines)
+    return frame, LineReader(starts, source.mapping, names, header, source.place, spans_lines=source.spans_lines)
 
 
 def _find_starts(frame: "DataFrame") -> Starts:
@@ -145,6 +150,8 @@ def _open_table(table: "DataFrame", file: str, row: str, source: Source) -> tupl
 def _open_topic(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
     if source.mapping.lane is not None:
         raise InvalidSetting("--lane: is for rows; records tell theirs, or say where it is with --lane-from")
+    if source.mapping != RowMapping(source.mapping.options):
+        raise InvalidSetting("--columns, --header, --fill-rows, --zone and --at: are for rows; leave them out")
     topic = source.place.removeprefix(KAFKA_PREFIX)
     frame = open_ranges(spark, source.settings, topic, source.since, source.until)
     return frame, RecordReader(source.mapping.options, source.settings)

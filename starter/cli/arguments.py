@@ -19,6 +19,7 @@ from shared.settings import Settings
 from starter.steering.selection import STATES, Selection
 
 if TYPE_CHECKING:
+    from starter.intake.files.mapping import RowMapping
     from starter.records.mapping import FormatOptions
 
 HELP_WIDTH = 100
@@ -215,6 +216,38 @@ def read_mapping(args: argparse.Namespace) -> dict[str, str | None]:
     """Give the options of `add_field_refs`, and --id-from, as they were typed."""
     names = [f"{name.replace('-', '_')}_from" for name in ("id", *FIELD_REFS)]
     return {name: getattr(args, name) for name in (*names, "delay_unit")}
+
+
+def add_row_mapping(parser: CommandParser) -> None:
+    """Add the options that say which parts of a row are which fields of its message."""
+    mapping = parser.add_argument_group("mapping")
+    mapping.add_argument("--kind", help="kind of rows that name none, or where it is")
+    mapping.add_argument("--id-from", metavar="PART", help="where a message's id is; makes rows any JSON")
+    add_field_refs(mapping)
+    mapping.add_argument("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
+
+    zone_help = "time zone of moments without an offset, for example America/New_York"
+    mapping.add_argument("--zone", help=zone_help)
+    mapping.add_argument("--at", metavar="HH:MM", help="time of day, in that zone, of moments that are days alone")
+
+    table = parser.add_argument_group("columns of CSV")
+    columns_help = "names of the columns; then the first line is a row, unless --header is given too"
+    table.add_argument("--columns", metavar="NAME,NAME", help=columns_help)
+    first_line = table.add_mutually_exclusive_group()
+    set_header = functools.partial(first_line.add_argument, dest="has_header", action="store_const")
+    set_header("--header", const=True, help="the first line is a header, whatever it looks like")
+    set_header("--no-header", const=False, help="the first line is a row; columns without names are 1, 2, 3 and so on")
+    table.add_argument("--fill-rows", action="store_true", help="a row with too few cells ends in empty ones")
+
+
+def read_row_mapping(args: argparse.Namespace) -> "RowMapping":
+    """Read the options of `add_row_mapping`; raises InvalidSetting."""
+    from starter.intake.files.mapping import RowMapping
+    from starter.intake.files.table_options import TableOptions
+    from starter.records.local_moments import LocalMoments
+
+    table = TableOptions.read(args.columns, args.has_header, fills_rows=args.fill_rows)
+    return RowMapping(read_format(args), args.lane, table, LocalMoments.read(args.zone, args.at))
 
 
 def read_name(text: str) -> tuple[str, str]:

@@ -78,7 +78,7 @@ class Formats:
         if fields is None:
             kind, message_id = self._decode_tombstone(RecordView(record.key, headers))
             return Delivery(kind, message_id, source, offset)
-        is_open = headers and fields.get("correlation_id", "") == ""
+        is_open = headers and fields.get("correlation_id") in ("", None)
         if is_open and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
         envelope = self._check(fields, self._rules)
@@ -161,8 +161,10 @@ def _check_size(record: Record) -> None:
 
 
 def _agree_on_kind(fields: dict[str, Any], kind: Any) -> None:
-    own = fields.setdefault("kind", kind)
-    if isinstance(own, str) and own != kind:
+    own = fields.get("kind")
+    if own is None:
+        fields["kind"] = kind
+    elif isinstance(own, str) and own != kind:
         raise DeadRecord("InvalidField", f"is {own[:60]!r}, but --kind says {str(kind)[:60]!r}; agree on one", "kind")
 
 

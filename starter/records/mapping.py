@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, cast
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.records.moments import read_delay, read_moment
+from starter.records.moments import read_delay
 from starter.records.record import DeadRecord, Headers, read_json, read_text
 from starter.records.schedules import FORMAT, ScheduleOptions
 
@@ -219,8 +219,6 @@ def _convert(name: str, value: Any, origin: Origin) -> Any:
     if name == "priority" and origin.part == "header":
         # any other value is left to the envelope's own check
         return int(value) if value in {"1", "2", "3", "4", "5"} else value
-    if name in ("scheduled_at", "expires_at"):
-        return read_moment(value, name)
     return _to_text(value) if name == "tenant" else value
 
 

@@ -146,6 +146,31 @@ async def test_a_dry_run_needs_no_server(run: Run, tmp_path: Path, ids: list[str
     assert (tmp_path / "a.jsonl.rejects.jsonl").exists()
 
 
+async def test_a_dry_run_shows_what_rows_become(run: Run, tmp_path: Path) -> None:
+    """The first three messages with exact values, and what each line was taken for; a first line is asked about."""
+    columns = ("--columns", "rank,site,when", "--id-from", "/site", "--scheduled-at-from", "/when")
+    zone = ("--kind", "echo", "--zone", "America/New_York", "--at", "09:00", "--payload-from", "/rank")
+    (tmp_path / "top.csv").write_text("1,a.example,2035-01-01\n12345678901234567890,b.example,2035-07-01\n3,c")
+
+    asked = await run("load", "top.csv", "--kind", "echo", "--id-from", "/a.example")
+    ran = await run("load", "top.csv", *columns, *zone, "--dry-run", "--json", TEMPORAL_ADDRESS="127.0.0.1:1")
+    shown = await run("load", "top.csv", *columns, *zone, "--dry-run", TEMPORAL_ADDRESS="127.0.0.1:1")
+    examples = ran.document["examples"]
+
+    assert (asked.code, ran.code, shown.code) == (2, 1, 1)
+    assert "its first line looks like a row" in asked.err
+    assert [(each["id"], each["scheduled_at"], each["payload"]) for each in examples] == [
+        ("a.example", "2035-01-01T14:00:00Z", 1),
+        ("b.example", "2035-07-01T13:00:00Z", "12345678901234567890"),
+    ]
+    assert (ran.document["header"], ran.document["messages"]) == ([], [{"kind": "echo", "lane": "short", "rows": 2}])
+    assert shown.out.splitlines()[1].split() == ["echo:a.example", "short", "2035-01-01", "14:00:00", "UTC", "1"]
+    assert shown.err.splitlines()[-2:] == [
+        "taken: 2 rows as echo on lane short",
+        "the last line of top.csv has no line end; see that the file was not cut off",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -245,7 +270,7 @@ async def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines(
     assert "━" in shown
     assert " a second" in shown
     assert "% done" in piped_err.decode().splitlines()[0]
-    assert piped_err.decode().splitlines()[-1].startswith("70 rows: ")
+    assert piped_err.decode().splitlines()[-2].startswith("70 rows: ")
 
 
 def _read_all(terminal: int) -> bytes:

@@ -18,10 +18,12 @@ from shared.errors import GiveUp
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from starter.intake.files.load import Load, LoadOptions
+from starter.intake.files.mapping import RowMapping
 from starter.intake.files.rows import RowSource
 from starter.intake.files.threaded_iterator import ThreadedIterator
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
+from starter.records.mapping import FormatOptions
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
 
@@ -57,9 +59,11 @@ class Folder:
         """Read the refused rows."""
         return [json.loads(line) for line in self.rejects.read_bytes().splitlines()]
 
-    async def load(self, starter: BulkStarter | None, name: str = "rows.jsonl", **options: Any) -> Load:
+    async def load(
+        self, starter: BulkStarter | None, name: str = "rows.jsonl", mapping: RowMapping | None = None, **options: Any
+    ) -> Load:
         """Load the file once."""
-        with RowSource(str(self.path / name)) as source:
+        with RowSource(str(self.path / name), mapping=mapping) as source:
             load = Load(source, LoadOptions(rules=RULES, rejects=self.rejects, **options))
             await load.run(starter)
         return load
@@ -103,7 +107,7 @@ async def test_defaults_fill_what_rows_leave_out(
     """A row that names its own kind or lane keeps them."""
     folder.write({"id": 1, "kind": None}, {"id": 2, "kind": "errand", "lane": "short"})
 
-    load = await folder.load(starter, kind="sleeper", lane="medium")
+    load = await folder.load(starter, mapping=RowMapping(FormatOptions(kind="sleeper"), "medium"))
     queues = [
         (await client.get_workflow_handle(f"{name}").describe()).task_queue
         for name in (f"sleeper:{folder.prefix}-1", f"errand:{folder.prefix}-2")

@@ -21,8 +21,9 @@ from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, configure, prepare
 from spark.prepare.summary import read_summary
 from spark.session.faults import translate_spark_errors
-from spark.source.mapping import RowMapping
 from spark.source.source import Source, guess_form
+from starter.intake.files.mapping import RowMapping
+from starter.intake.files.table_options import TableOptions
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.mapping import FormatOptions
 from tests.databases import jdbc_url, run_postgres
@@ -55,7 +56,8 @@ def make(spark: "SparkSession", tmp_path: Path) -> Prepare:
         form = options.pop("form", None) or guess_form(str(place))
         lane = options.pop("lane", None)
         names = [n for n in options if n == "kind" or n.endswith("_from")]
-        mapping = RowMapping(FormatOptions.read(**{name: options.pop(name) for name in names}), lane)
+        table = options.pop("table_options", TableOptions())
+        mapping = RowMapping(FormatOptions.read(**{name: options.pop(name) for name in names}), lane, table)
         source = Source(place=str(place), form=form, mapping=mapping, **about)
         with translate_spark_errors():
             return prepare(spark, source, tmp_path / target, PrepareOptions(rules=RULES, **options))
@@ -218,22 +220,44 @@ def test_first_runs_that_are_due_at_once_are_spread(make: Prepare, spark: "Spark
 
 
 def test_files_of_a_folder_are_numbered_through(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
-    """By their paths and lines, packed or not; each has the same header."""
+    """By their paths and lines, packed or not; each has the same names in its header, however they are quoted."""
     folder = tmp_path / "rows"
     folder.mkdir()
     (folder / "a.csv").write_bytes(b"kind,id\r\nfeed,1\r\n\r\nfeed,\xff\r\n")
-    (folder / "b.csv.gz").write_bytes(gzip.compress(b"kind,id\nfeed,3,4\nfeed,5\n"))
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b'"kind", id\nfeed,3,4\nfeed,5\nfeed'))
     manifest = make(folder, form="csv")
 
     assert [(m["row"], m["id"]) for m in messages_of(manifest, spark)] == [(2, "1"), (7, "5")]
     assert [(r["row"], r["field"], r["reason"]) for r in rejects_of(manifest, spark)] == [
         (4, "envelope", "is not UTF-8 text (byte 6); save the file as UTF-8"),
         (6, "envelope", "has 3 cells for 2 columns; quote its commas"),
+        (
+            8,
+            "envelope",
+            "has 1 cell for 2 columns; restore what is missing, or add --fill-rows if its last cells are empty",
+        ),
     ]
     (folder / "c.csv").write_bytes(b"id,kind\n1,feed\n")
-    with pytest.raises(GiveUp, match=r"c\.csv: has other columns than the first file of"):
+    with pytest.raises(GiveUp, match=r"c\.csv: has the columns 'id', 'kind', and the first file of .* 'kind', 'id'"):
         make(folder, "again", form="csv")
     assert not (tmp_path / "again").exists()
+
+
+def test_a_first_line_is_never_lost_in_silence(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
+    """It is asked about, and with names for the columns the first line of each file is a row."""
+    folder = tmp_path / "top"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(b"1,google.com\n2,facebook.com\n")
+    (folder / "b.csv").write_bytes(b"3,bing.com\n")
+    with pytest.raises(GiveUp, match="its first line looks like a row and not like a header"):
+        make(folder, "asked", form="csv", kind="feed", id_from="/google.com")
+    manifest = make(folder, form="csv", kind="feed", table_options=TableOptions(("rank", "id")))
+
+    assert {(m["row"], m["id"]) for m in messages_of(manifest, spark)} == {
+        (1, "google.com"),
+        (2, "facebook.com"),
+        (3, "bing.com"),
+    }
 
 
 def test_cells_may_span_lines_where_that_is_said(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
@@ -365,6 +389,11 @@ async def test_a_topic_is_read_between_two_moments(
         ("", {}, "is empty; there is nothing to start"),
         ("name,kind\n", {}, "has no column 'id'; its columns are 'name', 'kind'"),
         ("id,kind\n", {}, "holds no rows; there is nothing to start"),
+        (
+            '[{"id": "1"}]',
+            {"form": "jsonl"},
+            "looks like one JSON document; write an object a line, for example with: jq",
+        ),
         ("id,kind\n", {"id_from": "key"}, "--id-from: is the key, but rows have no key; write a JSON pointer like /id"),
         ("id\n", {"kind": "header:a"}, "--kind: is header 'a', but rows have no headers; write a JSON pointer"),
     ],

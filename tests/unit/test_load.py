@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from shared.messages.envelope import EnvelopeRules
 from starter.intake.files.duplicates import find_repeated
 from starter.intake.files.load import Load, LoadCounts, LoadOptions
+from starter.intake.files.mapping import RowMapping
 from starter.intake.files.progress import open_progress
 from starter.intake.files.rows import RowSource
+from starter.records.mapping import FormatOptions
 
 RULES = EnvelopeRules({"feed": "short"})
 
@@ -24,8 +26,8 @@ RULES = EnvelopeRules({"feed": "short"})
 async def check(path: Path, form: str | None = None) -> tuple[Load, list[dict[str, Any]]]:
     """Check all rows of a file, and give what was refused."""
     rejects = path.with_name("rejects.jsonl")
-    with RowSource(str(path), form) as source:
-        load = Load(source, LoadOptions(rules=RULES, rejects=rejects, kind="feed"))
+    with RowSource(str(path), form, RowMapping(FormatOptions(kind="feed"))) as source:
+        load = Load(source, LoadOptions(rules=RULES, rejects=rejects))
         await load.run(None)
     return load, [json.loads(line) for line in rejects.read_bytes().splitlines()] if rejects.exists() else []
 

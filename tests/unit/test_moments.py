@@ -1,4 +1,4 @@
-"""Moments and delays of records, as the systems write them that people come from."""
+"""Moments as the systems write them that people come from, the same in every door; and delays of records."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import InvalidSetting
-from shared.messages.timespan import HORIZON
-from spark.source.mapping import RowMapping
+from shared.messages.envelope import EnvelopeRules, parse_envelope
+from shared.messages.signals import to_epoch
+from shared.messages.timespan import HORIZON, parse_moment
+from starter.intake.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord
 from tests.record_samples import MAPPED, Options, decode, record, refuse
 
+RULES = EnvelopeRules({"feed": "short"})
 AT: Options = MAPPED | {"scheduled_at_from": "/at"}
 DELAYED: Options = MAPPED | {"delay_from": "/delay"}
 EIGHT = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -35,6 +38,21 @@ MOMENTS: list[tuple[Any, datetime]] = [
     (" Sat, 21 Nov 2026 20:00:00 GMT", EIGHT),
     ("2026-11-21T20:00:00.0000000Z", EIGHT),
     ("2026-11-21T21:00:00+01:00", EIGHT),
+    ("2026-11-21 20:00:00+00", EIGHT),
+    ("2026-11-21 20:00:00.25+00", EIGHT + timedelta(milliseconds=250)),
+    ("2026-11-21 15:00:00-05", EIGHT),
+    ("2026-11-21 20:00:00 UTC", EIGHT),
+    ("2026-11-21 20:00:00.250000 UTC", EIGHT + timedelta(milliseconds=250)),
+    ("2026-11-21 21:00:00 +0100", EIGHT),
+    ("2026-11-21 20:00:00 +0000 UTC", EIGHT),
+    ("2026-11-21T20:00:00+0000", EIGHT),
+    ("2026-11-21T20:00Z", EIGHT),
+    ("2026-11-21T20:00Z[UTC]", EIGHT),
+    ("20261121T200000Z", EIGHT),
+    ("2026-11-21T20:00:00,5Z", EIGHT + timedelta(milliseconds=500)),
+    ("Sat, 21 Nov 2026 15:00:00 -0500", EIGHT),
+    ("21 Nov 2026 20:00 UT", EIGHT),
+    (" 2026-11-21T20:00:00Z\n", EIGHT),
 ]
 
 NO_MOMENTS: list[tuple[Any, str]] = [
@@ -53,8 +71,13 @@ NO_MOMENTS: list[tuple[Any, str]] = [
     ("-1795291200", "is '-1795291200', not RFC 3339"),
     ("١٧٩٥٢٩١٢٠٠", "not RFC 3339"),
     ("Sun, 31 Feb 2027 20:00:00 GMT", "which no calendar has"),
+    ("Sun, 21 Fox 2027 20:00:00 GMT", "not RFC 3339"),
+    ("2026-11-21T24:00:00Z", "which no calendar has"),
+    ("2026-11-21 20:00:00 EST", "not RFC 3339"),
+    ("11/21/2026 20:00:00 UTC", "not RFC 3339"),
+    ("2026-11-21", "which has no offset; write it like 2026-11-21T20:00:00Z"),
     ("Sat, 21 Nov 2026 20:00:00 CET", "not RFC 3339"),
-    ("2026-11-21T20:00:00", "not RFC 3339 with an offset"),
+    ("2026-11-21T20:00:00", "which has no offset"),
     (True, "must be a string"),
     ([1795291200], "must be a string"),
 ]
@@ -95,10 +118,13 @@ def test_a_moment_may_be_written_in_several_ways(value: Any, moment: datetime) -
     """As seconds or milliseconds since 1970, as a number or digits, as an HTTP date or RFC 3339; and so an expiry."""
     later = MAPPED | {"expires_at_from": "/at"}
     envelope = decode(record({"at": value}), **later).envelope
+    named = parse_envelope({"kind": "feed", "id": "a", "scheduled_at": value}, RULES)
 
     assert find_moment({"at": value}, AT) == moment
     assert envelope is not None
-    assert envelope.expires_at == moment
+    assert (envelope.expires_at, named.scheduled_at) == (moment, moment)
+    if isinstance(value, str):
+        assert (parse_moment(value), to_epoch(value)) == (moment, moment.timestamp())
 
 
 @pytest.mark.parametrize(("value", "phrase"), NO_MOMENTS, ids=range(len(NO_MOMENTS)))
@@ -181,14 +207,14 @@ def test_rows_have_no_delay_but_moments_as_records_have_them() -> None:
         for name in ("delay_from", "scheduled_at_from")
     )
     with pytest.raises(InvalidSetting) as caught:
-        delayed.check()
-    timed.check()
+        delayed.check("jsonl")
+    timed.check("jsonl")
 
     assert str(caught.value) == (
         "--delay-from: counts from a record's timestamp, which rows do not have; "
         "name the moment with --scheduled-at-from"
     )
-    assert timed.to_fields({"id": 1, "at": 1795291200})["scheduled_at"] == "2026-11-21T20:00:00+00:00"
+    assert timed.to_fields({"id": 1, "at": 1795291200})["scheduled_at"] == 1795291200
 
 
 FIRST, LAST = datetime(2001, 9, 9, 2, tzinfo=UTC), datetime.now(UTC) + HORIZON - timedelta(days=1)

@@ -24,6 +24,11 @@ STARTS: list[tuple[Record, Options, dict[str, Any]]] = [
     (record({"kind": "feed", "id": "a"}), {}, {"kind": "feed", "id": "a", "lane": "short"}),
     (record({"kind": "feed", "id": "a"}, key=None), {}, {"kind": "feed", "id": "a", "lane": "short"}),
     (
+        record({"kind": None, "id": "a", "tenant": None, "correlation_id": None}, {"correlation_id": b"c"}, key=None),
+        {"kind": "feed"},
+        {"kind": "feed", "id": "a", "lane": "short", "correlation_id": "c"},
+    ),
+    (
         record(
             {
                 "schema_version": 1,

@@ -14,7 +14,7 @@ WRONG: list[tuple[Signal, str]] = [
     (Revise(None, priority=0), "priority: is 0; give a whole number from 1"),
     (Reprioritize(9), "priority: is 9; give a whole number from 1"),
     (Reprioritize(1, "20:00"), "due_at: is '20:00', not RFC 3339 with an offset"),
-    (Reschedule("2026-11-21T20:00:00"), "due_at: is '2026-11-21T20:00:00', not RFC 3339 with an offset"),
+    (Reschedule("2026-11-21T20:00:00"), "due_at: is '2026-11-21T20:00:00', which has no offset"),
     (Reschedule("9999-01-01T00:00:00Z"), "due_at: is 9999-01-01T00:00:00[+]00:00, more than ten years ahead"),
 ]
 

@@ -105,7 +105,7 @@ def test_a_signal_is_read_as_it_was_sent(signal: Signal) -> None:
 
 
 @pytest.mark.parametrize("kind", [RunNow, Pause, Resume, Stop])
-@pytest.mark.parametrize("arguments", [[], [None], [{}]])
+@pytest.mark.parametrize("arguments", [[], [None], [{}], [{"reason": None}]])
 def test_a_signal_that_needs_no_input_comes_without(kind: type[Signal], arguments: list[Any]) -> None:
     """As the Web UI sends what a person leaves empty."""
     assert read_signal(kind, arguments) == kind()  # pyright: ignore[reportCallIssue] — these four need nothing

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shared.messages.envelope import EnvelopeRules
 from shared.messages.json_value import MAX_DEPTH
 from spark.prepare.validator import Validator
-from spark.source.mapping import RowMapping
 from spark.source.raw_rows import PLAIN_MAX_BYTES, CellReader, LineReader, ParsedRow, RawRows
+from starter.intake.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 
 pyarrow: Any = pytest.importorskip("pyarrow")
@@ -60,6 +60,7 @@ NUMBERS = [
 ]  # fmt: skip
 OTHERS = ["[]", "{}", "[1]", '{"a":1}', "", "nul", "null"]
 MOMENTS = [
+    "2026-12-01 12:00:00+00", "2026-12-01 12:00:00.5-0330", "2026-12-01 12:00:00 UTC", "2026-12-01 12:00:00+25",
     "2026-02-29T00:00:00Z", "2028-02-29T23:59:59Z", "2026-12-01T12:00:00", "2026-12-01T12:00:00z",
     "2026-12-01t12:00:00Z", "2026-12-01 12:00:00Z", "2026-12-01", "2026-12-01T12:00Z", "2026-12-01T12:00:00+0100",
     "2026-12-01T12:00:00+01", "2026-12-01T12:00:00-00:00", "2026-12-01T12:00:00+23:59",

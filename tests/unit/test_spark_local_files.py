@@ -2,13 +2,17 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shared.errors import GiveUp
+from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings
 from spark.session.session import reads_local_files
 from spark.source.local_files import check_local_files
+from spark.source.source import Source, open_source
+from starter.intake.files.mapping import RowMapping
+from starter.intake.files.table_options import TableOptions
 
 
 @pytest.fixture
@@ -75,3 +79,29 @@ def test_a_path_is_left_to_spark_where_it_may_be_on_another_file_system(monkeypa
     check_local_files("/absent/rows.csv", is_default=False)
     with pytest.raises(GiveUp, match="there is no such file"):
         check_local_files("file:///absent/rows.csv", is_default=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            Source(place="a.csv.zst", form="csv"),
+            "a.csv.zst: Spark can't unpack Zstandard here; use gzip, or 'dormice load'",
+        ),
+        (
+            Source(place="kafka:orders", form="kafka", mapping=RowMapping(table=TableOptions(("id",)))),
+            "--columns, --header, --fill-rows, --zone and --at: are for rows; leave them out",
+        ),
+        (
+            Source(place="a.parquet", form="parquet", mapping=RowMapping(table=TableOptions(has_header=False))),
+            "--columns, --header, --no-header and --fill-rows: are for CSV; leave them out",
+        ),
+    ],
+)
+def test_what_a_source_can_not_have_is_refused_before_spark_is_asked(source: Source, sentence: str) -> None:
+    """Here there is none that could be asked."""
+    without_spark: Any = None
+    with pytest.raises((GiveUp, InvalidSetting)) as refused:
+        open_source(without_spark, source)
+
+    assert str(refused.value) == sentence

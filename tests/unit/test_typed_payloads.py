@@ -22,9 +22,9 @@ from shared.errors import InvalidEnvelope, InvalidHandler, InvalidOutcome
 from shared.messages.envelope import parse_envelope, read_ordinary
 from shared.messages.message import REASON_MAX
 from spark.prepare.validator import Validator
-from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader
 from starter.intake.files.load import Load, LoadOptions
+from starter.intake.files.mapping import RowMapping
 from starter.intake.files.rows import RowSource
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
@@ -229,8 +229,8 @@ async def test_a_row_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     """As one with another flaw is, by line and field."""
     rows = [{"id": "1", "payload": GOOD}, {"id": "2", "payload": BAD}, {"id": "3", "payload": OLD}, {"id": "4"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with RowSource(str(tmp_path / "a.jsonl"), None) as source:
-        load = Load(source, LoadOptions(rules=make_rules(), rejects=tmp_path / "rejects", kind="order"))
+    with RowSource(str(tmp_path / "a.jsonl"), None, RowMapping(FormatOptions(kind="order"))) as source:
+        load = Load(source, LoadOptions(rules=make_rules(), rejects=tmp_path / "rejects"))
         await load.run(None)
     rejects = [json.loads(line) for line in (tmp_path / "rejects").read_text().splitlines()]
 

@@ -8,12 +8,13 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
-from shared.lanes import LANES
+from shared.messages.json_value import encode_json
+from shared.messages.timespan import format_moment
 from shared.settings import Settings
-from starter.cli.arguments import Commands
+from starter.cli.arguments import Commands, add_row_mapping, read_row_mapping
 from starter.cli.connection import open_client, open_control
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.cli.interruption import call_at_signals
@@ -22,6 +23,7 @@ from starter.intake.files.progress import Progress, open_progress
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
+    from shared.messages.envelope import Envelope
     from starter.insight.reconcile import FileReconciliation
     from starter.intake.files.load import Load, LoadCounts
     from starter.intake.files.rows import RowSource
@@ -35,12 +37,17 @@ DUPLICATES = {
     "first": "the first counts",
 }
 
+KINDS_SHOWN = 5
+"""Kinds whose rows are told one by one."""
+
 COUNTS = ("rows", "started", "revised", "already_running", "rejected", "failed", "duplicates")
 
 ROWS_HELP = """\
-JSONL holds one envelope a line. In CSV and Parquet, columns named like fields of the envelope (id, kind, lane,
-scheduled_at, expires_at, tolerance_seconds, priority, tenant, correlation_id, idempotency_key) fill those; a column
-payload holds JSON or text, and without one all further columns make up the payload. Empty cells and nulls are absent.
+JSONL holds one envelope a line; a file of JSON may also be a list of them, or hold one after another. In CSV and
+Parquet, columns named like fields of the envelope (id, kind, lane, scheduled_at, expires_at, tolerance_seconds,
+priority, tenant, correlation_id, idempotency_key) fill those; a column payload holds JSON or text, and without one all
+further columns make up the payload. Empty cells and nulls are absent.
+
 Cells of CSV have no types: in the payload, what JSON reads as a number, true, false or null is that, and all else is
 text, also numbers with leading zeroes, a plus sign, or more digits than a float keeps. An id may be a whole number,
 not a float.
@@ -48,6 +55,8 @@ not a float.
 Of several rows with one kind and id one counts: the one with the newest scheduled_at, of several such, or without any,
 the last; the file is read once before for that, which takes 8 bytes of memory a row. Of a pipe, which can be read but
 once, the first row counts, as with --duplicates first; that takes 100 bytes a row.
+
+With --id-from a row is any JSON object, or the columns of a table, and PART is a JSON pointer like /user/id.
 
 Refused rows are written as JSON, one a line: line or row_number, field, reason, and the row as it was. An interrupted
 load is run again: it goes on where it was, because nothing is started twice for as long as the server remembers it.
@@ -66,17 +75,18 @@ PLACES = ("alive", "finished", "stopped")
 
 def add(commands: Commands) -> None:
     purpose = "start a message for every row of a file; running it again starts nothing twice"
-    add = commands.add("load", _run, purpose, ROWS_HELP).add_argument
-    add("file", metavar="FILE", help="JSONL, CSV or Parquet; - reads standard input")
+    parser = commands.add("load", _run, purpose, ROWS_HELP)
+    add = parser.add_argument
+    add("file", metavar="FILE", help="JSON, CSV or Parquet, also as .gz or .zst; - reads standard input")
     add("--format", choices=("jsonl", "csv", "parquet"), help="by the file's suffix when left out; jsonl for -")
-    add("--kind", help="kind of rows that name none")
-    add("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
     add("--restart-finished", action="store_true", help="start messages anew that have finished")
     add("--upsert", action="store_true", help="change messages that are alive, and start anew those that have finished")
     add("--rejects", metavar="FILE", type=Path, help="where refused rows go; FILE.rejects.jsonl when left out")
     add("--duplicates", choices=DUPLICATE_RULES, help="which row counts; newest, or of a pipe first, when left out")
-    add("--dry-run", action="store_true", help="check all rows and write the refused ones, start nothing")
+    dry_help = "check all rows and write the refused ones, show the first three messages, start nothing"
+    add("--dry-run", action="store_true", help=dry_help)
     add("--reconcile", action="store_true", help="say where the messages of the file are, start nothing")
+    add_row_mapping(parser)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -90,7 +100,9 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting("--reconcile: starts and changes nothing; leave the others out")
     registry = load_registry(settings)
     rules = envelope_rules(settings, registry)
-    with RowSource(args.file, args.format) as source:
+    mapping = read_row_mapping(args)
+    mapping.options.check_kind(rules)
+    with RowSource(args.file, args.format, mapping) as source:
         rejects = args.rejects or Path(f"{source.name}.rejects.jsonl")
         _check_rejects(rejects, Path(args.file))
         if args.duplicates == "newest" and not source.is_repeatable:
@@ -100,8 +112,6 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
             rules=rules,
             packs=declared_packs(registry),
             rejects=rejects,
-            kind=args.kind,
-            lane=args.lane,
             duplicates=args.duplicates,
             failures_max=settings.in_flight,
             upserts=args.upsert,
@@ -180,33 +190,59 @@ class _LoadRun:
 
     def _report(self, starter: "BulkStarter | None") -> None:
         load, summary = self.load, self.load.summary
-        rejects = str(load.options.rejects) if summary.rejected else None
-        document = {
-            "file": self.source.name,
-            **{name: getattr(summary, name) for name in COUNTS},
-            "valid": summary.valid if starter is None else None,
-            "throttled": 0 if starter is None else starter.caller.throttled,
-            "seconds": round(summary.seconds, 3),
-            "rejects": rejects,
-            "is_interrupted": self.is_interrupted,
-        }
-        if self.found is not None:
-            document |= {name: getattr(self.found, name) for name in (*PLACES, "missing", "others")}
         if self.args.json:
-            print_json(document)
+            print_json(self._to_document(starter))
+        elif load.examples:
+            print_table(("MESSAGE", "LANE", "DUE", "PAYLOAD"), map(_show_example, load.examples))
+
         if self.found is None:
             counts = _describe(summary, is_dry_run=starter is None)
         else:
             counts = self._describe_places(self.found)
         echo_err(f"{plural(summary.rows, 'row')}: {counts} in {summary.seconds:.1f} s")
-        if rejects is not None:
-            echo_err(f"rejected rows and reasons: {rejects}")
+
+        if summary.rejected:
+            echo_err(f"rejected rows and reasons: {load.options.rejects}")
         if summary.duplicates:
             echo_err(f"duplicates are rows with the kind and id of another one; {DUPLICATES[load.rule]}")
+        if self.found is None and (taken := self._describe_rows()):
+            echo_err(f"taken: {taken}")
+        if self.source.is_end_open:
+            echo_err(f"the last line of {self.source.name} has no line end; see that the file was not cut off")
         if load.flaw is not None:
             echo_err(f"dormice: {load.flaw}")
         elif load.is_stopped and not self.is_interrupted:
             echo_err("dormice: the server stayed away; run the same command again, nothing is started twice")
+
+    def _to_document(self, starter: "BulkStarter | None") -> dict[str, Any]:
+        load, summary = self.load, self.load.summary
+        kinds = summary.kinds.most_common()
+        document: dict[str, Any] = {
+            "file": self.source.name,
+            **{name: getattr(summary, name) for name in COUNTS},
+            "valid": summary.valid if starter is None else None,
+            "throttled": 0 if starter is None else starter.caller.throttled,
+            "seconds": round(summary.seconds, 3),
+            "rejects": str(load.options.rejects) if summary.rejected else None,
+            "is_interrupted": self.is_interrupted,
+            "header": list(self.source.header),
+            "messages": [{"kind": kind, "lane": lane, "rows": rows} for (kind, lane), rows in kinds],
+        }
+        if self.args.dry_run:
+            document["examples"] = [envelope.model_dump(exclude={"schema_version"}) for envelope in load.examples]
+        if self.found is not None:
+            document |= {name: getattr(self.found, name) for name in (*PLACES, "missing", "others")}
+        return document
+
+    def _describe_rows(self) -> str:
+        """Say what the lines and rows of the input were taken for."""
+        kinds = self.load.summary.kinds
+        parts = ["line 1 as the header"] if self.source.header else []
+        for (kind, lane), rows in kinds.most_common(KINDS_SHOWN):
+            parts.append(f"{plural(rows, 'row')} as {kind} on lane {lane}")
+        if len(kinds) > KINDS_SHOWN:
+            parts.append(f"and {plural(len(kinds) - KINDS_SHOWN, 'more kind')}")
+        return ", ".join(parts)
 
     def _describe_places(self, found: "FileReconciliation") -> str:
         """Print where the messages are, and give the verdict."""
@@ -222,6 +258,11 @@ class _LoadRun:
         if found.others:
             echo_err(f"alive and not in the file: {plural(found.others, 'message')}, named in {found.others_path}")
         return "complete, nothing is missing" if found.is_complete else "not complete"
+
+
+def _show_example(envelope: "Envelope") -> tuple[str, ...]:
+    due = "at once" if envelope.scheduled_at is None else format_moment(envelope.scheduled_at.timestamp())
+    return f"{envelope.kind}:{envelope.id}", envelope.lane or "", due, encode_json(envelope.payload).decode()
 
 
 def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import parse_json
+from starter.intake.files.table_options import check_names, show_names
 
 _FIELDS = frozenset(Envelope.model_fields)  # pydantic makes this mapping anew at each look
 NUMBER_FIELDS = ("schema_version", "priority", "tolerance_seconds")
@@ -27,14 +28,12 @@ class Columns:
         self._names = tuple(names)
         self._to_json = read_cell if is_text else to_json
         others = [name for name in names if name not in _FIELDS]
-        shown = ", ".join(repr(name[:40]) for name in names[:20]) or "none"
         self.has_kind = "kind" in names
         """Whether rows can name their kind themselves."""
         self._has_others = bool(others)
         if "id" not in names:
-            raise GiveUp(f"{source}: has no column 'id'; its columns are {shown}")
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise GiveUp(f"{source}: has two columns {twice!r}; rename one")
+            raise GiveUp(f"{source}: has no column 'id'; its columns are {show_names(names)}")
+        check_names(names, source)
         if "" in names:
             raise GiveUp(f"{source}: column {names.index('') + 1} has no name; give it one")
         if "payload" in names and others:
@@ -43,9 +42,6 @@ class Columns:
 
     def to_fields(self, cells: Sequence[Any]) -> dict[str, Any]:
         """Turn a row into envelope fields; None and empty text are absent. Raises InvalidEnvelope."""
-        if len(cells) > len(self._names):
-            problem = f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
-            raise InvalidEnvelope("envelope", problem)
         fields: dict[str, Any] = {}
         payload: dict[str, Any] = {}
         for name, cell in zip(self._names, cells, strict=False):

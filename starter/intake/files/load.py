@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from starter.local.disk import explain_write_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
+
+EXAMPLES = 3
+"""Messages that a dry run shows."""
 
 Inspect = Callable[[Row, Envelope], Awaitable[None]]
 """Looks at a valid row that counts, in place of a start."""
@@ -39,6 +43,8 @@ class LoadCounts:
     """Rows that don't count, because another row names the same message."""
     valid: int = 0
     """Rows that a dry run found valid."""
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Rows that are messages, by their kind and lane."""
     position: int = 0
     """Position in the input after the last row read: bytes, or rows of a Parquet file."""
     is_searching: bool = False
@@ -82,14 +88,12 @@ class LoadCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """Defaults for rows without kind or lane, the rules for rows, and the file for rejected ones."""
+    """The rules for rows, which of them count and change messages, and the file for rejected ones."""
 
     rules: EnvelopeRules
     rejects: Path
     packs: Mapping[str, Pack] = field(default_factory=dict[str, Pack])
     """Kinds whose handlers declare that their messages are packed."""
-    kind: str | None = None
-    lane: str | None = None
     duplicates: DuplicateRule | None = None
     """Which of several rows with one kind and id counts; None: the newest where the source can be read twice."""
     upserts: bool = False
@@ -111,6 +115,8 @@ class Load:
         self.flaw: GiveUp | None = None
         """Why the source could not be read to its end; the rows before that were started."""
         self.is_stopped = False
+        self.examples: list[Envelope] = []
+        """The first messages of a dry run, as they would be."""
         self._source = source
         self.options = options
         self._feed = ThreadedIterator(source)
@@ -138,6 +144,8 @@ class Load:
                 async for row, envelope in self._envelopes():
                     if inspect is not None:
                         await inspect(row, envelope)
+                    elif len(self.examples) < EXAMPLES:
+                        self.examples.append(envelope)
                     self.summary.valid += 1
             else:
                 async for receipt in starter.start_all(self._wishes()):
@@ -169,7 +177,7 @@ class Load:
         """Give the same number for all rows that may name one message."""
         if isinstance(row.fields, bytes):
             return row.number
-        return hash((row.fields.get("kind") or self.options.kind, str(row.fields.get("id"))))
+        return hash((row.fields.get("kind"), str(row.fields.get("id"))))
 
     async def _wishes(self) -> AsyncIterator[tuple[Row, Envelope | Delivery]]:
         session = self._source.fingerprint
@@ -187,6 +195,7 @@ class Load:
                 if self._duplicates.is_duplicate(row.number, envelope):
                     self.summary.duplicates += 1
                 else:
+                    self.summary.kinds[envelope.kind, envelope.lane or ""] += 1
                     yield row, envelope
 
     async def _rows(self) -> AsyncIterator[Row]:
@@ -202,13 +211,7 @@ class Load:
     def _check(self, row: Row) -> Envelope:
         if row.flaw is not None:
             raise row.flaw
-        if isinstance(row.fields, bytes):
-            return parse_envelope(row.fields, self.options.rules)
-        fields = dict(row.fields)
-        for name, default in (("kind", self.options.kind), ("lane", self.options.lane)):
-            if default is not None and fields.get(name) is None:
-                fields[name] = default
-        return parse_envelope(fields, self.options.rules)
+        return parse_envelope(row.fields, self.options.rules)
 
     def _take(self, receipt: Receipt[Row]) -> None:
         if receipt.outcome is StartOutcome.REJECTED:

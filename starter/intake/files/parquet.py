@@ -1,10 +1,11 @@
-"""Parquet tables, row by row: the one module that touches pyarrow, which has no type stubs."""
+"""Parquet tables, row by row, and Zstandard: the one module that touches pyarrow, which has no type stubs."""
 
 import importlib
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shared.errors import GiveUp
 
@@ -53,6 +54,11 @@ def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[
             writer.write_batch(_arrow.RecordBatch.from_arrays(arrays, schema=schema))
             count += len(some)
     return count
+
+
+def open_zstd(stream: BinaryIO) -> Any:
+    """Open a stream of bytes that Zstandard has compressed; reading raises OSError where it is damaged."""
+    return io.BufferedReader(_arrow.CompressedInputStream(stream, "zstd"))
 
 
 def _in_microseconds(schema: Any) -> Any:

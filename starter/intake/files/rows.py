@@ -1,26 +1,33 @@
-"""Readers: turn a JSONL, CSV or Parquet file into rows that may become envelopes, one at a time."""
+"""Readers: turn a file of JSON, CSV or Parquet into rows that may become envelopes, one at a time."""
 
 import csv
+import gzip
 import re
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
 from shared.errors import GiveUp, InvalidEnvelope, check_extra
 from shared.messages.json_value import parse_json
-from starter.intake.files.columns import Columns
+from starter.intake.files.mapping import RowMapping
+from starter.intake.files.table_options import TableOptions
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+SUFFIXES_OF_COMPRESSION = (".gz", ".zst")
 STDIN = "-"
 LINE_MAX_BYTES = 1024 * 1024
 """A longer line is rejected and skipped in pieces, so that a file without line ends does not fill the memory."""
 
 _BOM = "\ufeff"
+_READ_BYTES = 64 * 1024
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_STRUCTURE = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
 _SIGNATURES = (
     (b"\x1f\x8b", "a file that gzip has compressed; unpack it first"),
     (b"PK\x03\x04", "a ZIP archive or a spreadsheet; unpack it first, or save it as CSV"),
@@ -47,121 +54,6 @@ class Row:
     original: Any
     end: int
     flaw: InvalidEnvelope | None = None
-
-
-class RowSource(AbstractContextManager["RowSource", None]):
-    """One readable input; iterate it once, and close it. Raises GiveUp when it can't be read, or no further.
-
-    Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
-    """
-
-    def __init__(self, path: str, form: str | None = None) -> None:
-        self.is_stdin = path == STDIN
-        self.name = "stdin" if self.is_stdin else path
-        self.form = form or self._guess_form()
-        self.number_name = "row_number" if self.form == "parquet" else "line"
-        """The field name of a row's number in the file of rejects."""
-        self.total: int | None = None
-        """The end of the last row, None when it is not known in advance."""
-        self._stream: BinaryIO | None = None
-        try:
-            self._rows = self._open(Path(path))
-        except BaseException:
-            self.__exit__()
-            raise
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether the input can be read more than once, as a file can and a pipe can't."""
-        return self.total is not None
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells this input from others, and a file from what it was before a change; a pipe is never the same."""
-        if not self.is_repeatable:
-            return uuid.uuid4().hex
-        path = Path(self.name).resolve()
-        status = path.stat()
-        return f"{path}|{status.st_mtime_ns}|{status.st_size}"
-
-    def reopen(self) -> "RowSource":
-        """Open the same input once more."""
-        return RowSource(self.name, self.form)
-
-    def __iter__(self) -> Iterator[Row]:
-        try:
-            yield from self._rows
-        except OSError as exc:
-            raise GiveUp(f"{self.name}: can't be read any further ({exc.strerror or exc}); try again") from exc
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def _guess_form(self) -> str:
-        if self.is_stdin:
-            return "jsonl"
-        path = Path(self.name)
-        form = SUFFIXES.get(path.suffix.lower())
-        if path.exists() and not path.is_dir() and form is None:
-            raise GiveUp(f"{self.name}: its name tells no format; add --format with one of jsonl, csv, parquet")
-        return form or "jsonl"  # opening the file will raise the error
-
-    def _open(self, path: Path) -> Iterator[Row]:
-        if self.form == "parquet":
-            if self.is_stdin:
-                raise GiveUp("stdin: a Parquet file is read from its end; give its path")
-            return self._open_parquet(path)
-        try:
-            if not self.is_stdin:
-                self._stream = path.open("rb")
-                self.total = path.stat().st_size if path.is_file() else None
-            lines = _read_lines(self._stream or sys.stdin.buffer)
-            if (first := next(lines, None)) is None:
-                raise GiveUp(f"{self.name}: is empty; there is nothing to start")
-            if hint := _find_other_format(first.raw, self.form):
-                raise GiveUp(f"{self.name}: looks like {hint}")
-            lines = chain([first], lines)
-            if self.form == "jsonl":
-                return read_json_lines(lines)
-            columns = Columns(read_header(lines, self.name), self.name, is_text=True)
-            return read_csv_records(lines, columns.to_fields)
-        except OSError as exc:
-            raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
-
-    def _open_parquet(self, path: Path) -> Iterator[Row]:
-        check_extra("parquet", "Parquet", "pyarrow")
-        from starter.intake.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
-
-        table = ParquetTable(path)
-        self.total = table.total
-        to_fields = Columns(table.names, self.name).to_fields
-        return (make_row(to_fields, cells, number) for number, cells in enumerate(table, start=1))
-
-
-def _find_other_format(first: bytes, form: str) -> str | None:
-    """Recognize a file of another format by its first line: say which it is and what to do, None if it is none."""
-    beginning = first.removeprefix(_BOM.encode()).strip()
-    if hint := next((hint for signature, hint in _SIGNATURES if first.startswith(signature)), None):
-        return hint
-    if form == "csv" and beginning.startswith((b"{", b"[")):
-        return "JSON; add --format jsonl"
-    if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
-        each = ".[]" if beginning.startswith(b"[") else "."
-        return f"one JSON document; write an object a line, for example with: jq -c '{each}'"
-    return None
-
-
-ToFields = Callable[[Sequence[Any]], Mapping[str, Any]]
-"""Turns the cells of a row into envelope fields; raises InvalidEnvelope."""
-
-
-def make_row(to_fields: ToFields, cells: Mapping[str, Any], number: int) -> Row:
-    """Make a row from a table's cells."""
-    try:
-        return Row(number, to_fields(tuple(cells.values())), cells, number)
-    except InvalidEnvelope as flaw:
-        return Row(number, {}, cells, number, flaw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +84,187 @@ class Line:
         return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
 
 
+class RowSource(AbstractContextManager["RowSource", None]):
+    """One readable input; iterate it once, and close it. Raises GiveUp when it can't be read, or no further.
+
+    Rows are numbered from 1: by the line where they begin, in a Parquet file and in a JSON document by row. What gzip
+    or Zstandard has compressed is unpacked, whatever the file is called.
+    """
+
+    def __init__(self, path: str, form: str | None = None, mapping: RowMapping | None = None) -> None:
+        self.is_stdin = path == STDIN
+        self.name = "stdin" if self.is_stdin else path
+        self.form = form or self._guess_form()
+        self.mapping = mapping or RowMapping()
+        self.mapping.check(self.form)
+        self.number_name = "row_number" if self.form == "parquet" else "line"
+        """The field name of a row's number in the file of rejects."""
+        self.header: tuple[str, ...] = ()
+        """The names in a first line that was read as a header."""
+        self.is_end_open = False
+        """Whether the last line of a CSV that was read has no line end: it may be the half of one."""
+        self.total: int | None = None
+        """The end of the last row, None when it is not known in advance."""
+        self.is_repeatable = not self.is_stdin and Path(path).is_file()
+        """Whether the input can be read more than once, as a file can and a pipe can't."""
+        self._stream: BinaryIO | None = None
+        try:
+            self._rows = self._open(Path(path))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells these messages from others: a file, its change and its mapping; a pipe is never the same."""
+        if not self.is_repeatable:
+            return uuid.uuid4().hex
+        path = Path(self.name).resolve()
+        status = path.stat()
+        return f"{path}|{status.st_mtime_ns}|{status.st_size}|{self.mapping}"
+
+    def reopen(self) -> "RowSource":
+        """Open the same input once more."""
+        return RowSource(self.name, self.form, self.mapping)
+
+    def __iter__(self) -> Iterator[Row]:
+        try:
+            yield from self._rows
+        except (EOFError, zlib.error) as exc:
+            raise GiveUp(f"{self.name}: can't be unpacked any further ({exc}); restore the file") from exc
+        except OSError as exc:
+            raise GiveUp(f"{self.name}: can't be read any further ({exc.strerror or exc}); try again") from exc
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def _guess_form(self) -> str:
+        if self.is_stdin:
+            return "jsonl"
+        path = Path(self.name)
+        form = guess_form(path.name)
+        if path.exists() and not path.is_dir() and form is None:
+            raise GiveUp(f"{self.name}: its name tells no format; add --format with one of jsonl, csv, parquet")
+        return form or "jsonl"  # opening the file will raise the error
+
+    def _open(self, path: Path) -> Iterator[Row]:
+        if self.form == "parquet":
+            if self.is_stdin:
+                raise GiveUp("stdin: a Parquet file is read from its end; give its path")
+            return self._open_parquet(path)
+        try:
+            if not self.is_stdin:
+                self._stream = path.open("rb")
+            stream = self._unpack(self._stream or sys.stdin.buffer)
+            if self.form == "jsonl" and _is_document(stream, path):
+                self.number_name = "row_number"
+                lines = read_json_values(stream, self.name)
+                return (map_row(row, self.mapping) for row in read_json_lines(lines))
+
+            lines = _read_lines(stream)
+            if (first := next(lines, None)) is None:
+                raise GiveUp(f"{self.name}: is empty; there is nothing to start")
+            check_format(first.raw, self.form, self.name)
+            lines = chain([first], lines)
+            if self.form == "jsonl":
+                return (map_row(row, self.mapping) for row in read_json_lines(lines))
+            return self._open_csv(lines)
+        except (EOFError, zlib.error) as exc:
+            raise GiveUp(f"{self.name}: can't be unpacked ({exc}); restore the file") from exc
+        except OSError as exc:
+            raise GiveUp(f"{self.name}: can't be read ({exc.strerror or exc}); give the path of a file") from exc
+
+    def _unpack(self, stream: Any) -> Any:
+        """Give the text of an input, which shows by its first bytes that it is compressed; both can be peeked into."""
+        beginning = stream.peek(len(_ZSTD))
+        if beginning.startswith(_GZIP):
+            return gzip.GzipFile(fileobj=stream)
+        if beginning.startswith(_ZSTD):
+            check_extra("parquet", "Zstandard", "pyarrow")
+            from starter.intake.files.parquet import open_zstd  # noqa: PLC0415 — an extra, and slow to import
+
+            return open_zstd(stream)
+
+        if self.is_repeatable:
+            self.total = Path(self.name).stat().st_size
+        return stream
+
+    def _open_csv(self, lines: Iterator[Line]) -> Iterator[Row]:
+        names, rows = read_names(lines, self.mapping.table, self.name)
+        if self.mapping.table.skips_first_line:
+            self.header = names
+        to_fields = self.mapping.reader(names, self.name, is_text=True).to_fields
+        return read_csv_records(self._watch_end(rows), to_fields)
+
+    def _watch_end(self, lines: Iterator[Line]) -> Iterator[Line]:
+        for line in lines:
+            self.is_end_open = not line.raw.endswith(b"\n")
+            yield line
+
+    def _open_parquet(self, path: Path) -> Iterator[Row]:
+        check_extra("parquet", "Parquet", "pyarrow")
+        from starter.intake.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
+
+        table = ParquetTable(path)
+        self.total = table.total
+        to_fields = self.mapping.reader(table.names, self.name).to_fields
+        return (make_row(to_fields, cells, number) for number, cells in enumerate(table, start=1))
+
+
+def guess_form(name: str) -> str | None:
+    """Give the format that a file's name tells, whether it is compressed or not; None when it tells none."""
+    name = name.lower()
+    for suffix in SUFFIXES_OF_COMPRESSION:
+        name = name.removesuffix(suffix)
+    return {**SUFFIXES, ".json": "jsonl"}.get(Path(name).suffix)
+
+
+def _is_document(stream: Any, path: Path) -> bool:
+    """Whether JSON is no object a line: a list, or objects that span lines."""
+    beginning = stream.peek(_READ_BYTES).removeprefix(_BOM.encode()).lstrip()
+    first, end, _ = beginning.partition(b"\n")
+    if first.strip() in (b"{", b"[") or first.startswith((b"[{", b"[ {")):
+        return True
+
+    # a name that ends in .jsonl promises lines, and a broken one is refused alone
+    is_promised = ".jsonl" in path.suffixes or ".ndjson" in path.suffixes or str(path) == STDIN
+    if is_promised or not first.startswith((b"{", b"[")):
+        return False
+    return first.startswith(b"[") or not end or isinstance(_read_object(first), bytes)
+
+
+def check_format(first: bytes, form: str, name: str) -> None:
+    """Raise GiveUp for a file of another format, which its first line shows."""
+    if hint := _find_other_format(first, form):
+        raise GiveUp(f"{name}: looks like {hint}")
+
+
+def _find_other_format(first: bytes, form: str) -> str | None:
+    """Recognize a file of another format by its first line: say which it is and what to do, None if it is none."""
+    beginning = first.removeprefix(_BOM.encode()).strip()
+    if hint := next((hint for signature, hint in _SIGNATURES if first.startswith(signature)), None):
+        return hint
+    if form == "csv" and beginning.startswith((b"{", b"[")):
+        return "JSON; add --format jsonl"
+    if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
+        each = ".[]" if beginning.startswith(b"[") else "."
+        return f"one JSON document; write an object a line, for example with: jq -c '{each}'"
+    return None
+
+
+ToFields = Callable[[Sequence[Any]], Mapping[str, Any]]
+"""Turns the cells of a row into envelope fields; raises InvalidEnvelope."""
+
+
+def make_row(to_fields: ToFields, cells: Mapping[str, Any], number: int) -> Row:
+    """Make a row from a table's cells."""
+    try:
+        return Row(number, to_fields(tuple(cells.values())), cells, number)
+    except InvalidEnvelope as flaw:
+        return Row(number, {}, cells, number, flaw)
+
+
 def _read_lines(stream: BinaryIO) -> Iterator[Line]:
     number = end = 0
     while raw := stream.readline(LINE_MAX_BYTES):
@@ -204,13 +277,105 @@ def _read_lines(stream: BinaryIO) -> Iterator[Line]:
         yield Line.of(number, raw, end)
 
 
+def read_json_values(stream: Any, name: str) -> Iterator[Line]:
+    """Give the values of a JSON document as if each were a line: the items of a list, or one value after another.
+
+    Memory holds one value; raises GiveUp where the document ends inside its list.
+    """
+    values = _JsonValues()
+    number = 0
+    while chunk := stream.read(_READ_BYTES):
+        while chunk.endswith(b"\\") and (more := stream.read(1)):  # an escape is never cut in two
+            chunk += more
+        for raw, end in values.split(chunk):
+            number += 1
+            yield Line.of(number, raw, end)
+
+    if rest := values.take():
+        yield Line.of(number + 1, rest, values.position)
+    if values.is_list:
+        raise GiveUp(f"{name}: ends inside its list after row {number}; restore the file")
+
+
+class _JsonValues:
+    """Cuts JSON at the ends of its values, by its brackets and strings alone; what is between them is not judged."""
+
+    def __init__(self) -> None:
+        self.is_list = False
+        """Whether a list has begun and not ended, whose items are the values."""
+        self.position = 0
+        self._depth = 0
+        self._is_in_string = False
+        self._parts: list[bytes] = []
+        self._kept = 0
+
+    def split(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
+        """Give each value that ends in the next bytes, and the position after it."""
+        begin = 0
+        for found in _STRUCTURE.finditer(chunk):
+            if not self._is_outside_strings(found[0]):
+                continue
+            if found[0] in (b"{", b"["):
+                if self._begins_list(found[0], chunk[begin : found.start()]):
+                    begin = found.end()
+                continue
+
+            # a value ends with its own bracket, or before a comma or the end of its list
+            has_bracket = self._depth == 1 and found[0] != b","
+            if not self._ends_value(found[0]):
+                continue
+            stop = found.end() if has_bracket else found.start()
+            self._keep(chunk[begin:stop])
+            begin = found.end()
+            if raw := self.take():
+                yield raw, self.position + stop
+        self._keep(chunk[begin:])
+        self.position += len(chunk)
+
+    def take(self) -> bytes:
+        """Give what has been kept of the present value."""
+        raw = b"".join(self._parts).strip()
+        self._parts, self._kept = [], 0
+        return raw
+
+    def _is_outside_strings(self, token: bytes) -> bool:
+        if token == b'"':
+            self._is_in_string = not self._is_in_string
+        return not self._is_in_string and token in (b"{", b"[", b"}", b"]", b",")
+
+    def _begins_list(self, token: bytes, before: bytes) -> bool:
+        """Count an opening bracket; the first one may be that of the list whose items are the values."""
+        is_first = not self._parts and before.strip() in (b"", _BOM.encode())
+        if token == b"[" and is_first and self._depth == 0 and not self.is_list:
+            self.is_list = True
+            return True
+        self._depth += 1
+        return False
+
+    def _ends_value(self, token: bytes) -> bool:
+        if token == b",":
+            return self._depth == 0
+        if self._depth > 0:
+            self._depth -= 1
+            return self._depth == 0
+        self.is_list = False
+        return True
+
+    def _keep(self, piece: bytes) -> None:
+        """Keep a piece of the present value, as long as that is not too long to be a row."""
+        piece = piece if self._parts else piece.lstrip()
+        if piece and self._kept <= LINE_MAX_BYTES:
+            self._parts.append(piece)
+            self._kept += len(piece)
+
+
 def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
     """Give a row for every line that is not blank."""
     for line in lines:
         raw = line.raw.strip()
         if raw:
             fields = raw if line.flaw else _read_object(raw)
-            is_many = isinstance(fields, bytes) and b"\r" in raw
+            is_many = isinstance(fields, bytes) and b"\r" in raw and b"\n" not in raw
             flaw = InvalidEnvelope("envelope", f"looks like lines of a file {_BARE_CR}", "NotJson") if is_many else None
             yield Row(line.number, fields, line.text, line.end, flaw or line.flaw)
 
@@ -223,6 +388,16 @@ def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
     return raw
 
 
+def map_row(row: Row, mapping: RowMapping) -> Row:
+    """Give a row of JSON with the fields of its envelope."""
+    if row.flaw is not None or isinstance(row.fields, bytes):
+        return row
+    try:
+        return replace(row, fields=mapping.to_fields(row.fields))
+    except InvalidEnvelope as flaw:
+        return replace(row, fields={}, flaw=flaw)
+
+
 def _give_text(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
     """Give lines to a CSV parser, and add to `taken` those of its current record."""
     for line in lines:
@@ -231,21 +406,42 @@ def _give_text(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
         yield text.removeprefix(_BOM) if line.number == 1 else text
 
 
-def read_header(lines: Iterator[Line], name: str) -> list[str]:
-    """Read the header of a CSV file and return its names; raises GiveUp when it is invalid."""
+def read_names(lines: Iterable[Line], options: TableOptions, name: str) -> tuple[tuple[str, ...], Iterator[Line]]:
+    """Give the names of the columns of a CSV file, and the lines of its rows; raises GiveUp."""
+    left = iter(lines)
     taken: list[Line] = []
-    names: list[str] = []
+    first = read_first_record(left, taken, name)
+
+    second = next((line for line in left if line.raw.strip()), None)
+    names = options.find_names(first, [] if second is None else _split_cells(second), name)
+
+    rest = left if second is None else chain([second], left)
+    return names, rest if options.skips_first_line else chain(taken, rest)
+
+
+def read_first_record(lines: Iterator[Line], taken: list[Line], name: str) -> list[str]:
+    """Give the cells of a CSV file's first record, and add its lines to `taken`; raises GiveUp when it is no CSV."""
+    cells: list[str] = []
     try:
-        names = next(csv.reader(_give_text(lines, taken), strict=True))
+        cells = next(csv.reader(_give_text(lines, taken), strict=True))
     except csv.Error as exc:
         if taken[0].flaw is None:
             _refuse_foreign_csv(taken[0].raw, name)
-            raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+            raise GiveUp(f"{name}: its first line is no CSV ({exc}); separate columns by commas") from exc
+
     if flaw := taken[0].flaw:
-        raise GiveUp(f"{name}: its header {flaw.problem}")
-    if len(names) == 1:
+        raise GiveUp(f"{name}: its first line {flaw.problem}")
+    if len(cells) == 1:
         _refuse_foreign_csv(taken[0].raw, name)
-    return [column.strip() for column in names]
+    return [cell.strip() for cell in cells]
+
+
+def _split_cells(line: Line) -> list[str]:
+    """Give about the cells of a line, which may be no record, for comparison."""
+    with suppress(csv.Error):
+        for cells in csv.reader([line.text]):
+            return cells
+    return []
 
 
 def _refuse_foreign_csv(header: bytes, name: str) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from activities.registry import envelope_rules
 from shared.errors import IdempotencyKeyReused, MessageAlive, PackNotServed, StandsStill
 from shared.messages import signals
-from shared.messages.envelope import Envelope, parse_envelope
+from shared.messages.envelope import Envelope, drop_nulls, parse_envelope
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal
 from shared.settings import Settings
@@ -175,7 +175,7 @@ async def _send(request: Request, verb: str, signal: Signal) -> Response:
 
 async def _read_envelope(request: Request) -> Envelope:
     api, (kind, message_id) = find_api(request), read_name(request)
-    given = await read_object(request, api.settings.payload_max_bytes)
+    given = {**drop_nulls(await read_object(request, api.settings.payload_max_bytes))}
     for name in ("kind", "id"):
         if name in given:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: stands in the path; leave it out", name)

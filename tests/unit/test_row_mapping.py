@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidEnvelope
-from spark.source.mapping import RowMapping
+from starter.intake.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 
 

@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.errors import InvalidEnvelope, InvalidSetting
+from shared.errors import GiveUp, InvalidEnvelope, InvalidSetting
 from starter.intake.files.columns import Columns, read_cell, read_number, to_json
+from starter.intake.files.table_options import TableOptions, check_names, show_names
+from starter.records.local_moments import LocalMoments
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass
+
+_MOMENTS = ("scheduled_at", "expires_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +20,13 @@ class RowMapping:
 
     options: FormatOptions = field(default_factory=FormatOptions)
     lane: str | None = None
+    table: TableOptions = field(default_factory=TableOptions)
+    local: LocalMoments = field(default_factory=LocalMoments)
 
-    def check(self) -> None:
-        """Raise InvalidSetting for an origin that rows of files and tables don't have."""
+    def check(self, form: str) -> None:
+        """Raise InvalidSetting for what rows of files and tables, in this format, don't have."""
+        if form != "csv" and self.table != TableOptions():
+            raise InvalidSetting("--columns, --header, --no-header and --fill-rows: are for CSV; leave them out")
         options = self.options
         if any(name == "delay" for name, _ in options.extras):
             flaw = "counts from a record's timestamp, which rows do not have"
@@ -32,8 +40,13 @@ class RowMapping:
 
     def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> "_NamedColumns | _MappedColumns":
         """Give the reader of a table's rows, see `Columns`; raises GiveUp when the table can't give any message."""
-        if self.options.id_from is None:
-            return _NamedColumns(Columns(names, source, is_text=is_text), self)
+        if (origin := self.options.id_from) is None:
+            return _NamedColumns(Columns(names, source, is_text=is_text), tuple(names), self)
+
+        check_names(names, source)
+        if origin.steps[0] not in names:
+            known = f"its columns are {show_names(names)}"
+            raise GiveUp(f"{source}: has no column {origin.steps[0]!r}, which --id-from names; {known}")
         return _MappedColumns(tuple(names), self, is_text)
 
     def to_fields(self, document: Any) -> Mapping[str, Any]:
@@ -51,21 +64,36 @@ class RowMapping:
             raise to_invalid_envelope(exc) from exc
 
     def complete(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fill in the kind and lane where a row has none; raises DeadRecord."""
+        """Fill in the kind and lane where a row has none, and read local moments.
+
+        Raises DeadRecord and InvalidEnvelope.
+        """
         added: dict[str, Any] = {}
         if self.options.kind is not None and fields.get("kind") is None:
             added["kind"] = find_kind(self.options.kind, RecordView(None, {}, fields))
         if self.lane is not None and fields.get("lane") is None:
             added["lane"] = self.lane
+
+        for name in _MOMENTS:
+            if (value := fields.get(name)) is not None:
+                added[name] = self._read_moment(name, value)
         return {**fields, **added} if added else fields
+
+    def _read_moment(self, name: str, value: Any) -> Any:
+        try:
+            return self.local.read_moment(value)
+        except ValueError as exc:
+            raise InvalidEnvelope(name, str(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedColumns:
     columns: Columns
+    names: tuple[str, ...]
     mapping: RowMapping
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
+        self.mapping.table.check_cells(cells, self.names)
         try:
             return self.mapping.complete(self.columns.to_fields(cells))
         except DeadRecord as exc:
@@ -81,8 +109,7 @@ class _MappedColumns:
     is_text: bool
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
-        if len(cells) > len(self.names):
-            raise InvalidEnvelope("envelope", f"has {len(cells)} cells for {len(self.names)} columns; quote its commas")
+        self.mapping.table.check_cells(cells, self.names)
         pairs = zip(self.names, cells, strict=False)
         document = {name: to_json(cell) for name, cell in pairs if cell is not None and cell != ""}
         fields = dict(self.mapping.to_fields(document))
