@@ -12,10 +12,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from shared.errors import RetryLater
+from shared.errors import Misconfigured, RetryLater
+from shared.kafka.topic_ids import read_topic_ids
 from shared.telemetry.sdk import Telemetry
 from starter.intake.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
-from starter.intake.bridge.offsets import Assignment, Partition, PartitionOffsets
+from starter.intake.bridge.group_lag import read_positions
+from starter.intake.bridge.offsets import Assignment, OffsetsWentBack, Partition, PartitionOffsets, write_note
 from starter.intake.bridge.pending_record import RecordSpans, decode_records
 from starter.intake.bridge.record_scheduler import RecordScheduler
 from starter.intake.bridge.watchdog import LOOKS, Watchdog
@@ -144,10 +146,12 @@ class Bridge(ConsumerRebalanceListener):
         while True:
             timeout = PAUSED_POLL_SECONDS if self._consumer.paused() else POLL_SECONDS
             batches = await self._consumer.getmany(timeout_ms=round(timeout * 1000), max_records=RECORDS_AT_ONCE)
+            for partition in await self._check_positions():
+                batches.pop(TopicPartition(*partition), None)
             held = {partition: self.assignment.find(Partition(*partition)) for partition in batches}
             for partition, messages in batches.items():
                 for first in range(0, len(messages), SLICE):
-                    if (offsets := held[partition]) is None or self.assignment.find(offsets.partition) is not offsets:
+                    if (offsets := held[partition]) is None or not self._is_held(offsets):
                         break  # revoked meanwhile; if assigned again, it is read anew
                     self._take_in(offsets, messages[first : first + SLICE])
                     await asyncio.sleep(0)
@@ -155,8 +159,36 @@ class Bridge(ConsumerRebalanceListener):
             self.desk.pump()
             self.apply_pauses()
 
+    async def _check_positions(self) -> list[Partition]:
+        """Find out of which topic the committed offsets of newly assigned partitions are; gives those put back.
+
+        A topic that was deleted and made again begins at offset 0: what was committed says nothing about it. Raises
+        Misconfigured for an offset that the partition has not reached.
+        """
+        new = [offsets for offsets in self.assignment.find_all() if offsets.topic_id is None]
+        if not new:
+            return []
+        asked = [TopicPartition(*offsets.partition) for offsets in new]
+        positions = await read_positions(self.options.client, self._consumer, asked)
+
+        put_back: list[Partition] = []
+        for offsets, partition in zip(new, asked, strict=True):
+            if self.assignment.find(offsets.partition) is not offsets:
+                continue  # revoked meanwhile; if assigned again, it is asked for again
+            position = positions[partition]
+            if position.is_beyond_end:
+                raise Misconfigured(position.describe_flaw(offsets.partition))
+            if position.is_of_older_topic:
+                logger.warning("topic made again", extra={"reason": position.describe_flaw(offsets.partition)})
+                with contextlib.suppress(IllegalStateError):  # just revoked
+                    self._consumer.seek(partition, 0)
+                put_back.append(offsets.partition)
+            offsets.topic_id = position.topic_id
+        return put_back
+
     def _take_in(self, offsets: PartitionOffsets, messages: Collection[Any]) -> None:
-        now, records = time.monotonic(), [to_record(message) for message in messages]
+        now = time.monotonic()
+        records = [to_record(message, offsets.topic_id or "") for message in messages]
         for record in records:
             offsets.received(record.offset, now, record.timestamp)
         for pending in decode_records(records, offsets.partition, offsets.epoch, self._formats):
@@ -168,7 +200,7 @@ class Bridge(ConsumerRebalanceListener):
         """Skip offsets without records: transaction markers, and gaps that compaction left."""
         for partition in self.assignment.partitions:
             offsets = self.assignment.find(partition)
-            if offsets is not None and not offsets.outstanding:
+            if offsets is not None and not offsets.outstanding and offsets.topic_id is not None:
                 with contextlib.suppress(IllegalStateError):  # just revoked
                     position = await self._consumer.position(TopicPartition(*partition))
                     if not offsets.outstanding:
@@ -197,7 +229,9 @@ class Bridge(ConsumerRebalanceListener):
             return
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
-                await self._consumer.commit({TopicPartition(*partition): at for partition, at in positions.items()})
+                await self._consumer.commit(
+                    {TopicPartition(*partition): (at, self._note(partition)) for partition, at in positions.items()}
+                )
         except (CommitFailedError, IllegalStateError, KafkaError, TimeoutError) as exc:  # a rebalance, or no broker
             self.commit_failures += 1
             logger.warning("offsets not committed", extra={"reason": f"{type(exc).__name__}: {exc}"})
@@ -209,6 +243,23 @@ class Bridge(ConsumerRebalanceListener):
         """Ask for the partitions' end offsets: fetches report them too, but paused partitions are not fetched."""
         with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
             self._ends = await self._consumer.end_offsets(self._consumer.assignment())
+            self._refuse_other_topics(await read_topic_ids(self._consumer, self.options.topics))
+
+    def _refuse_other_topics(self, ids: Mapping[str, str]) -> None:
+        """Raise OffsetsWentBack when a topic was deleted and made again since its partitions were assigned."""
+        for offsets in self.assignment.find_all():
+            topic = offsets.partition.topic
+            if offsets.topic_id and ids.get(topic, offsets.topic_id) != offsets.topic_id:
+                flaw = f"topic {topic}: was deleted and made again while it was read"
+                raise OffsetsWentBack(f"{flaw}; start this process again, and it begins with the new first record")
+
+    def _note(self, partition: Partition) -> str:
+        offsets = self.assignment.find(partition)
+        return write_note((offsets and offsets.topic_id) or "")
+
+    def _is_held(self, offsets: PartitionOffsets) -> bool:
+        """Whether these are still the offsets of their partition, and it is known of which topic they are."""
+        return self.assignment.find(offsets.partition) is offsets and offsets.topic_id is not None
 
     async def _watch(self) -> None:
         sentence = self._watchdog.look(
@@ -222,8 +273,7 @@ class Bridge(ConsumerRebalanceListener):
             raise RetryLater(sentence)
 
     def _count_lag(self) -> int:
-        held = (self.assignment.find(partition) for partition in self.assignment.partitions)
-        known = ((self.find_end(offsets.partition), offsets.reached) for offsets in held if offsets is not None)
+        known = ((self.find_end(offsets.partition), offsets.reached) for offsets in self.assignment.find_all())
         return sum(max(0, end - reached) for end, reached in known if end is not None and reached is not None)
 
     def find_end(self, partition: Partition) -> int | None:
