@@ -128,7 +128,7 @@ async def test_a_topic_that_is_made_again_while_it_is_read_is_read_from_its_begi
             await wait_until(lambda: seen == {"k": 2}, "the last record counts")
             await make_again(broker.address, kind)
             await _send(broker, kind, 3)
-            await wait_until(lambda: seen == {"k": 3} or not is_running(kind), "it is read, or the bridge ends")
+            await wait_until(lambda: seen == {"k": 3} or not is_running(kind), "it is read, or the bridge ends", 60)
     async with bridging():
         await wait_until(lambda: seen == {"k": 3}, "the record of the new topic counts")
 
@@ -154,7 +154,7 @@ async def test_an_offset_of_an_older_topic_counts_as_none(
 
 
 @pytest.mark.parametrize("encoding", ["solo"])  # what the bridge does is the same for packs
-async def test_an_offset_behind_the_end_of_its_partition_is_refused(
+async def test_an_offset_beyond_the_end_of_its_partition_is_refused(
     bridging: Bridging, broker: EmbeddedBroker, kind: str
 ) -> None:
     """The log was cut, so messages would take new records for old ones; `bridge status` says so as well."""
@@ -162,14 +162,12 @@ async def test_an_offset_behind_the_end_of_its_partition_is_refused(
     await _send(broker, kind, 0)
     await commit(broker.address, kind, f"group-{kind}", {0: 7})
     lag = await read_group_lag({"bootstrap_servers": broker.address}, f"group-{kind}", [kind])
-    flaw = (
-        f"{kind}/0: offset 7 is committed, but the partition ends at 1, so its log was cut or the topic was made again"
-    )
-    with pytest.raises(Misconfigured, match=re.escape(flaw)):
+    flaw = f"{kind}/0: offset 7 is committed, but"
+    with pytest.raises(Misconfigured, match=re.escape(f"{flaw} the next record is at 0, so its log was cut or the")):
         async with bridging():
             await wait_until(lambda: not is_running(kind), "it ends")
 
-    assert lag.partitions[0].flaw.startswith(flaw)
+    assert lag.partitions[0].flaw.startswith(f"{flaw} the partition ends at 1, so its log was cut or the topic was")
 
 
 async def _send(broker: EmbeddedBroker, topic: str, *payloads: int | None) -> None:

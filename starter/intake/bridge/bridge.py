@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,8 +16,8 @@ from shared.errors import Misconfigured, RetryLater
 from shared.kafka.topic_ids import read_topic_ids
 from shared.telemetry.sdk import Telemetry
 from starter.intake.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
-from starter.intake.bridge.group_lag import read_positions
-from starter.intake.bridge.offsets import Assignment, OffsetsWentBack, Partition, PartitionOffsets, write_note
+from starter.intake.bridge.group_lag import AGAIN_SECONDS, read_committed
+from starter.intake.bridge.offsets import Assignment, CommittedOffset, Partition, PartitionOffsets, describe_cut
 from starter.intake.bridge.pending_record import RecordSpans, decode_records
 from starter.intake.bridge.record_scheduler import RecordScheduler
 from starter.intake.bridge.watchdog import LOOKS, Watchdog
@@ -39,6 +39,9 @@ FETCHED_AT_ONCE_BYTES = 64 * 1024
 """Per partition. Records fetched beyond the window only cost memory."""
 
 COMMIT_EVERY_SECONDS, ENDS_EVERY_SECONDS = 1.0, 5.0
+METADATA_SECONDS = 10.0
+"""How long the client believes what it knows of topics: one that is made again, or gets partitions, is seen then."""
+
 COMMIT_SECONDS = 10.0
 """aiokafka repeats a commit while the broker is away; a late one might undo what another member committed."""
 
@@ -146,12 +149,12 @@ class Bridge(ConsumerRebalanceListener):
         while True:
             timeout = PAUSED_POLL_SECONDS if self._consumer.paused() else POLL_SECONDS
             batches = await self._consumer.getmany(timeout_ms=round(timeout * 1000), max_records=RECORDS_AT_ONCE)
-            for partition in await self._check_positions():
+            for partition in await self._check_offsets():
                 batches.pop(TopicPartition(*partition), None)
             held = {partition: self.assignment.find(Partition(*partition)) for partition in batches}
             for partition, messages in batches.items():
                 for first in range(0, len(messages), SLICE):
-                    if (offsets := held[partition]) is None or not self._is_held(offsets):
+                    if (offsets := held[partition]) is None or not self.assignment.is_current(offsets):
                         break  # revoked meanwhile; if assigned again, it is read anew
                     self._take_in(offsets, messages[first : first + SLICE])
                     await asyncio.sleep(0)
@@ -159,34 +162,39 @@ class Bridge(ConsumerRebalanceListener):
             self.desk.pump()
             self.apply_pauses()
 
-    async def _check_positions(self) -> list[Partition]:
-        """Find out of which topic the committed offsets of newly assigned partitions are; gives those put back.
-
-        A topic that was deleted and made again begins at offset 0: what was committed says nothing about it. Raises
-        Misconfigured for an offset that the partition has not reached.
-        """
-        new = [offsets for offsets in self.assignment.find_all() if offsets.topic_id is None]
-        if not new:
-            return []
-        asked = [TopicPartition(*offsets.partition) for offsets in new]
-        positions = await read_positions(self.options.client, self._consumer, asked)
-
+    async def _check_offsets(self) -> list[Partition]:
+        """Find out of which topic the committed offsets of newly assigned partitions are; gives those put back."""
         put_back: list[Partition] = []
-        for offsets, partition in zip(new, asked, strict=True):
-            if self.assignment.find(offsets.partition) is not offsets:
-                continue  # revoked meanwhile; if assigned again, it is asked for again
-            position = positions[partition]
-            if position.is_beyond_end:
-                raise Misconfigured(position.describe_flaw(offsets.partition))
-            if position.is_of_older_topic:
-                logger.warning("topic made again", extra={"reason": position.describe_flaw(offsets.partition)})
-                with contextlib.suppress(IllegalStateError):  # just revoked
-                    self._consumer.seek(partition, 0)
-                put_back.append(offsets.partition)
-            offsets.topic_id = position.topic_id
+        while new := [offsets for offsets in self.assignment.find_all() if offsets.topic_id is None]:
+            committed = await read_committed(self._consumer, [TopicPartition(*offsets.partition) for offsets in new])
+            if not committed:  # meanwhile a partition may be revoked
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+
+            current = [offsets for offsets in new if self.assignment.is_current(offsets)]
+            put_back += [
+                each.partition for each in current if self._begin(each, committed[TopicPartition(*each.partition)])
+            ]
         return put_back
 
-    def _take_in(self, offsets: PartitionOffsets, messages: Collection[Any]) -> None:
+    def _begin(self, offsets: PartitionOffsets, committed: CommittedOffset) -> bool:
+        """Begin with a partition: with its first record, which is then said, if its topic was made again."""
+        offsets.topic_id = committed.topic_id
+        if not committed.is_of_older_topic:
+            offsets.begin = committed.offset or 0
+            return False
+
+        logger.warning("topic made again", extra={"reason": committed.describe_flaw(offsets.partition)})
+        with contextlib.suppress(IllegalStateError):  # just revoked
+            self._consumer.seek(TopicPartition(*offsets.partition), 0)
+        return True
+
+    def _take_in(self, offsets: PartitionOffsets, messages: Sequence[Any]) -> None:
+        # where the partition ends before the committed offset, the consumer begins at its first record by itself
+        if messages[0].offset < offsets.begin:
+            seen = f"the next record is at {messages[0].offset}"
+            raise Misconfigured(describe_cut(offsets.partition, offsets.begin, seen))
+
         now = time.monotonic()
         records = [to_record(message, offsets.topic_id or "") for message in messages]
         for record in records:
@@ -230,7 +238,10 @@ class Bridge(ConsumerRebalanceListener):
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._consumer.commit(
-                    {TopicPartition(*partition): (at, self._note(partition)) for partition, at in positions.items()}
+                    {
+                        TopicPartition(*partition): (at, self.assignment.write_note(partition))
+                        for partition, at in positions.items()
+                    }
                 )
         except (CommitFailedError, IllegalStateError, KafkaError, TimeoutError) as exc:  # a rebalance, or no broker
             self.commit_failures += 1
@@ -243,23 +254,7 @@ class Bridge(ConsumerRebalanceListener):
         """Ask for the partitions' end offsets: fetches report them too, but paused partitions are not fetched."""
         with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
             self._ends = await self._consumer.end_offsets(self._consumer.assignment())
-            self._refuse_other_topics(await read_topic_ids(self._consumer, self.options.topics))
-
-    def _refuse_other_topics(self, ids: Mapping[str, str]) -> None:
-        """Raise OffsetsWentBack when a topic was deleted and made again since its partitions were assigned."""
-        for offsets in self.assignment.find_all():
-            topic = offsets.partition.topic
-            if offsets.topic_id and ids.get(topic, offsets.topic_id) != offsets.topic_id:
-                flaw = f"topic {topic}: was deleted and made again while it was read"
-                raise OffsetsWentBack(f"{flaw}; start this process again, and it begins with the new first record")
-
-    def _note(self, partition: Partition) -> str:
-        offsets = self.assignment.find(partition)
-        return write_note((offsets and offsets.topic_id) or "")
-
-    def _is_held(self, offsets: PartitionOffsets) -> bool:
-        """Whether these are still the offsets of their partition, and it is known of which topic they are."""
-        return self.assignment.find(offsets.partition) is offsets and offsets.topic_id is not None
+            self.assignment.refuse_other_topics(await read_topic_ids(self._consumer, self.options.topics))
 
     async def _watch(self) -> None:
         sentence = self._watchdog.look(
@@ -335,5 +330,6 @@ def _build_consumer(options: BridgeOptions) -> AIOKafkaConsumer:
         max_partition_fetch_bytes=FETCHED_AT_ONCE_BYTES,
         session_timeout_ms=round(options.session.total_seconds() * 1000),
         heartbeat_interval_ms=round(options.session.total_seconds() * 1000 / 10),
+        metadata_max_age_ms=round(METADATA_SECONDS * 1000),
         rebalance_timeout_ms=round(options.rebalance.total_seconds() * 1000),
     )

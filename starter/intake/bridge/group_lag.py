@@ -13,14 +13,12 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     KafkaError,
-    KafkaTimeoutError,
     for_code,
 )
 
 from shared.errors import InvalidSetting
 from shared.kafka.safe_producer import (
     PATIENCE_SECONDS,
-    BrokerError,
     list_topics,
     open_admin,
     open_reader,
@@ -90,25 +88,20 @@ async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequenc
     return GroupLag(group=group, state=state, partitions=found)
 
 
-async def read_positions(
-    options: Mapping[str, Any], consumer: Any, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, CommittedOffset]:
-    """Read where the group of a consumer is in some partitions; waits while the broker can't be asked.
+async def read_committed(consumer: Any, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+    """Read what the group of a consumer has committed in some partitions; gives nothing while the broker is away.
 
     Raises the errors of aiokafka that waiting does not mend.
     """
-    while True:
-        try:
-            ids = await read_topic_ids(consumer, {partition.topic for partition in partitions})
-            # aiokafka's own method leaves out the note beside the offset
-            stored = await consumer._coordinator.fetch_committed_offsets(partitions)  # noqa: SLF001
-            return await _find_positions(options, consumer, partitions, stored, ids)
-        except (KafkaTimeoutError, BrokerError):
-            pass
-        except KafkaError as exc:
-            if not exc.retriable:
-                raise
-        await asyncio.sleep(AGAIN_SECONDS)
+    try:
+        ids = await read_topic_ids(consumer, {partition.topic for partition in partitions})
+        # aiokafka's own method leaves out the note beside the offset
+        stored = await consumer._coordinator.fetch_committed_offsets(partitions)  # noqa: SLF001
+    except KafkaError as exc:
+        if exc.retriable:
+            return {}
+        raise
+    return {partition: _to_committed(partition, stored, ids) for partition in partitions}
 
 
 async def _find_positions(
@@ -119,12 +112,7 @@ async def _find_positions(
     ids: Mapping[str, str],
 ) -> dict[TopicPartition, CommittedOffset]:
     ends = await reader.end_offsets(partitions)
-    found: dict[TopicPartition, CommittedOffset] = {}
-    for partition in partitions:
-        committed = stored.get(partition)
-        offset = None if committed is None or committed.offset < 0 else committed.offset
-        note = "" if committed is None else read_note(committed.metadata or "")
-        found[partition] = CommittedOffset(offset, note, ids.get(partition.topic, ""), ends[partition])
+    found = {each: _to_committed(each, stored, ids)._replace(end=ends[each]) for each in partitions}
 
     beyond = [partition for partition, position in found.items() if position.is_beyond_end]
     if beyond:
@@ -134,6 +122,16 @@ async def _find_positions(
         in_log = {p: found[p] for p in beyond if not found[p]._replace(end=logs[p]).is_beyond_end}
         found |= {partition: position._replace(offset=ends[partition]) for partition, position in in_log.items()}
     return found
+
+
+def _to_committed(
+    partition: TopicPartition, stored: Mapping[TopicPartition, Any], ids: Mapping[str, str]
+) -> CommittedOffset:
+    committed = stored.get(partition)
+    topic_id = ids.get(partition.topic, "")
+    if committed is None or committed.offset < 0:
+        return CommittedOffset(None, "", topic_id)
+    return CommittedOffset(committed.offset, read_note(committed.metadata or ""), topic_id)
 
 
 async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str], Mapping[Any, Any]]:
@@ -162,7 +160,7 @@ async def _measure(
     reader: Any, positions: Mapping[TopicPartition, CommittedOffset], holders: Mapping[TopicPartition, str]
 ) -> tuple[PartitionLag, ...]:
     firsts = await reader.beginning_offsets(list(positions))
-    ends = {partition: position.end for partition, position in positions.items()}
+    ends = {partition: position.end or 0 for partition, position in positions.items()}
     starts = {partition: _find_start(position, firsts[partition]) for partition, position in positions.items()}
     behind = {partition: start for partition, start in starts.items() if start < ends[partition]}
     timestamps = await _read_timestamps(reader, behind, ends)
@@ -172,8 +170,8 @@ async def _measure(
             topic=partition.topic,
             number=partition.partition,
             committed=position.offset,
-            end=position.end,
-            lag=max(0, position.end - starts[partition]),
+            end=ends[partition],
+            lag=max(0, ends[partition] - starts[partition]),
             time_lag_seconds=max(0.0, now - timestamps[partition] / 1000) if partition in timestamps else 0.0,
             member=holders.get(partition, ""),
             flaw=position.describe_flaw(Partition(*partition)),

@@ -21,6 +21,9 @@ def read_headers(pairs: tuple[tuple[str, bytes | None], ...]) -> Headers:
     Quotes are a part of the text, unless the record has Spring's own header, or a version of CloudEvents in quotes.
     """
     headers: Headers = dict(pairs)
+    if not pairs:  # as most are
+        return headers
+
     prefix = next((found for found in map(_find_prefix, headers) if found), EVENT_PREFIX)
     if SPRING_TYPES in headers or _is_quoted(headers.get(prefix + _VERSION)):
         headers = {name: _unquote(raw) for name, raw in headers.items()}
