@@ -23,10 +23,19 @@ async def run_bridge(
     options = BridgeOptions(topics=(topic,), group=f"group-{topic}", client={"bootstrap_servers": address}, **changes)
     writer, stopping = DeadLetterWriter(options.client), asyncio.Event()
     bridge = Bridge(options, formats, starter, writer.write, Telemetry(is_on=False))
-    running = asyncio.create_task(bridge.run(stopping))
+    running = asyncio.create_task(bridge.run(stopping), name=_name_task(topic))
     try:
         yield bridge
     finally:
         stopping.set()
         await running
         await writer.stop()
+
+
+def is_running(topic: str) -> bool:
+    """Whether a bridge of this process works on a topic; one that has failed does not."""
+    return any(task.get_name() == _name_task(topic) for task in asyncio.all_tasks())
+
+
+def _name_task(topic: str) -> str:
+    return f"bridge of {topic}"

@@ -33,9 +33,10 @@ def record(value: Any, headers: Pairs | dict[str, bytes] = (), key: bytes | None
     return Record("orders", 3, 17, 1_795_291_200_000, key, raw, pairs)
 
 
-def decode(given_record: Record, **options: Any) -> Delivery:
+def decode(given_record: Record, *, has_changes: bool = False, **options: Any) -> Delivery:
     """Read one record with options as they are typed, both alone and as one of many."""
-    formats = Formats(FormatOptions.read(**options), RULES)
+    read = FormatOptions.of_changes if has_changes else FormatOptions.read
+    formats = Formats(read(**options), RULES)
     (found,) = formats.decode_many([given_record])
     if isinstance(found, DeadRecord):
         with pytest.raises(DeadRecord) as caught:

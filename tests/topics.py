@@ -33,6 +33,27 @@ async def create_topic(address: str, name: str, partitions: int = 1, **config: o
         await client.close()
 
 
+async def delete_topic(address: str, name: str) -> None:
+    """Delete a topic and wait until the broker knows it no more."""
+    client = _admin.AIOKafkaAdminClient(bootstrap_servers=address)
+    await client.start()
+    try:
+        await client.delete_topics([name])
+
+        async def is_gone() -> bool:
+            return all(topic["topic"] != name for topic in await client.describe_topics())
+
+        await wait_until(is_gone, f"{name} is deleted")
+    finally:
+        await client.close()
+
+
+async def make_again(address: str, name: str, partitions: int = 1) -> None:
+    """Delete a topic and create it again under the same name."""
+    await delete_topic(address, name)
+    await create_topic(address, name, partitions)
+
+
 async def produce_keys(address: str, topic: str, keys: Iterable[str]) -> None:
     """Send a record with a small payload for each key."""
     producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(bootstrap_servers=address)
@@ -123,14 +144,14 @@ async def read_records(address: str, topic: str, partition: int = 0) -> list[Any
         await consumer.stop()
 
 
-async def commit(address: str, topic: str, group: str, positions: Mapping[int, int]) -> None:
-    """Commit offsets of a topic for a group that has no members, by partition."""
+async def commit(address: str, topic: str, group: str, positions: Mapping[int, int], note: str = "") -> None:
+    """Commit offsets of a topic for a group that has no members, by partition, with a note beside them."""
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
         wanted = {kafka.TopicPartition(topic, number): offset for number, offset in positions.items()}
         consumer.assign(list(wanted))
-        await consumer.commit(wanted)
+        await consumer.commit({partition: (offset, note) for partition, offset in wanted.items()})
     finally:
         await consumer.stop()

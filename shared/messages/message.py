@@ -122,7 +122,7 @@ class MessageState(NamedTuple):
     ended: Literal["", "done", "stopped"] = ""
     result: Any = None
     revision: int = 0  # how many revisions have been applied to the payload
-    sources: Mapping[str, int] = MappingProxyType({})  # newest applied offset by "topic/partition"
+    sources: Mapping[str, int] = MappingProxyType({})  # newest applied offset by "topic@id/partition"
     trace: Mapping[str, str] = NO_TRACE  # W3C Trace Context of the record that started or last revised it
     traced: str = ""  # `traceparent` of the last cycle, which the next one links to; empty if not sampled
     turn: Sequence[Any] = NO_TURN  # its place in a limit's line while it waits there

@@ -49,8 +49,8 @@ class Reprioritize(Request):
 class Revise(Request):
     """Replace the payload, and optionally the lane, the due moment, the priority and the expiry.
 
-    `source` ("topic/partition") and `offset` name the record that the revision comes from. It is ignored unless it is
-    newer than the last applied one of its source, so a redelivery does nothing. `trace` is its W3C Trace Context.
+    `source` ("topic@id/partition") and `offset` name the record that the revision comes from. It is ignored unless it
+    is newer than the last applied one of its source, so a redelivery does nothing. `trace` is its W3C Trace Context.
     It changes nothing either if the message is at another version than `if_version`, or not due before `if_due_before`.
     """
 

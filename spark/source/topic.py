@@ -28,6 +28,14 @@ STALL_POLLS = 60  # polls without progress after which a task fails, so that Spa
 Offsets = dict[str, int]  # by partition; Spark stores those of a stream as JSON, so the keys are text
 
 
+class TopicOffsets(NamedTuple):
+    """Each partition's first offset and its end, and the id of their topic, empty where the broker knows none."""
+
+    begins: Offsets
+    ends: Offsets
+    topic_id: str
+
+
 class OffsetRange(NamedTuple):
     """Offsets of one partition, from `begin` up to but not including `end`."""
 
@@ -44,7 +52,7 @@ def open_ranges(
 
     `since` and `until` are compared with the records' timestamps. Raises as `check_broker`, InvalidSetting and GiveUp.
     """
-    begins, ends = asyncio.run(find_offsets(settings, topic, since, until))
+    begins, ends, _ = asyncio.run(find_offsets(settings, topic, since, until))
     ranges = [tuple(each) for each in cut_offsets(topic, begins, ends)]
     if not ranges:
         raise GiveUp(f"kafka:{topic}: holds no records between --since and --until; there is nothing to start")
@@ -67,18 +75,21 @@ def cut_offsets(topic: str, begins: Offsets, ends: Offsets) -> Iterator[OffsetRa
 
 async def find_offsets(
     settings: Settings, topic: str, since: datetime | None = None, until: datetime | None = None
-) -> tuple[Offsets, Offsets]:
+) -> TopicOffsets:
     """Give each partition's first offset (from `since` on), and its end (before `until`); raises as `open_ranges`."""
+    from shared.kafka.topic_ids import read_topic_ids  # noqa: PLC0415 — needs aiokafka, which not everybody installs
+
     await check_broker(settings)
     async with open_admin(kafka_options(settings), topic) as admin:
         topics = await list_topics(admin, topic, named_by="kafka")
+        ids = await read_topic_ids(admin, [topic])
     async with translate_errors(topic), _open_consumer(settings) as consumer:
         partitions = [_partition(topic, number) for number in range(topics[topic])]
         begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         begins = begins if since is None else await _find_first(consumer, ends, since)
         lasts = ends if until is None else await _find_first(consumer, ends, until)
     firsts = {str(each.partition): begins[each] for each in partitions}
-    return firsts, {str(each.partition): lasts[each] for each in partitions}
+    return TopicOffsets(firsts, {str(each.partition): lasts[each] for each in partitions}, ids.get(topic, ""))
 
 
 async def _find_first(consumer: Any, ends: dict[Any, int], moment: datetime) -> dict[Any, int]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.settings import load_settings
-from spark.source.topic import Offsets, cut_offsets, find_offsets, read_range
+from spark.source.topic import Offsets, TopicOffsets, cut_offsets, find_offsets, read_range
 from spark.tasks.options import OF_SPARK, Options
 from spark.tasks.pickling import PicklableByName
 
@@ -21,6 +21,11 @@ COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
+
+TOPIC_ID = "topic_id"
+
+Position = dict[str, int | str]
+"""What Spark stores of a stream, as JSON: an offset for each partition, and the id of the topic."""
 
 LOOK_SECONDS = 1.0  # between two calls to the broker; an idle Spark asks for the latest offset 100 times a second
 
@@ -60,10 +65,10 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         self._target: Offsets | None = None
         self._looked_at = -LOOK_SECONDS
 
-    def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's own name
+    def initialOffset(self) -> Position:  # noqa: N802 — Spark's own name
         """Begin with the oldest record, or, if the options say so, with the next record to come."""
-        begins, ends = self._look()
-        return begins if self._is_from_earliest else ends
+        found = self._look()
+        return to_position(found.begins if self._is_from_earliest else found.ends, found.topic_id)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's own name
         """Bound a micro-batch by the option `maxRecords`."""
@@ -71,18 +76,25 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's own name
         """Read only up to the topic's present end."""
-        _, self._target = self._look()
+        self._target = self._look().ends
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's own name
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802 — Spark's own name
         """Give the end of the next micro-batch; raises GiveUp when records that it needs no longer exist."""
-        begins, ends = self._look()
-        self._refuse_loss(start, begins, ends)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return advance(begins | start, ends if self._target is None else self._target, most)
+        found, reached = self._look(), to_offsets(start)
+        if start.get(TOPIC_ID, found.topic_id) != found.topic_id and found.topic_id:
+            raise GiveUp(
+                f"topic {self._topic}: was deleted and made again since the checkpoint was written; begin with a new "
+                "checkpoint, which reads the new topic from its first record"
+            )
+        self._refuse_loss(reached, found.begins, found.ends)
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        target = found.ends if self._target is None else self._target
+        return to_position(advance(found.begins | reached, target, most), found.topic_id)
+
+    def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """Cut the records into tasks; each reads one offset range."""
-        return list(map(InputPartition, cut_offsets(self._topic, start, end)))
+        return list(map(InputPartition, cut_offsets(self._topic, to_offsets(start), to_offsets(end))))
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Give an offset range's records; raises RetryLater when the broker stops sending them."""
@@ -91,7 +103,7 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
             place = (record.topic, record.partition, record.offset)
             yield (*place, moment, record.key, record.value, list(record.headers))
 
-    def _look(self) -> tuple[Offsets, Offsets]:
+    def _look(self) -> TopicOffsets:
         time.sleep(max(0.0, self._looked_at + LOOK_SECONDS - time.monotonic()))
         found = asyncio.run(find_offsets(self._settings, self._topic))
         self._looked_at = time.monotonic()
@@ -110,6 +122,16 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
                     "before they were read; raise the topic's retention, and begin with a new checkpoint to go on "
                     "without them"
                 )
+
+
+def to_position(offsets: Offsets, topic_id: str) -> Position:
+    """Give what Spark stores for some offsets: the id of their topic stands beside them, if it has one."""
+    return {**offsets, TOPIC_ID: topic_id} if topic_id else {**offsets}
+
+
+def to_offsets(position: Position) -> Offsets:
+    """Give the offsets in what Spark has stored."""
+    return {number: offset for number, offset in position.items() if isinstance(offset, int)}
 
 
 def advance(begins: Offsets, ends: Offsets, most: int | None) -> Offsets:

@@ -84,14 +84,17 @@ class LetterSelection:
 @contextlib.asynccontextmanager
 async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["DeadLetterTopic"]:
     """Open the dead letters of a topic, an empty box if it has none. Raises TopicMissing and BrokerError."""
+    from shared.kafka.topic_ids import read_topic_ids  # noqa: PLC0415 — needs aiokafka, which not everybody installs
+
     async with open_admin(options) as admin:
         topics = await list_topics(admin)
+        ids = await read_topic_ids(admin, [source]) if source in topics else {}
     if source not in topics and source + SUFFIX not in topics:
         raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")
     producer = SafeProducer(options)
     try:
         async with open_reader(options) as consumer:
-            yield DeadLetterTopic(source + SUFFIX, topics, consumer, producer)
+            yield DeadLetterTopic(source + SUFFIX, topics, ids, consumer, producer)
     finally:
         await producer.stop()
 
@@ -102,11 +105,14 @@ class DeadLetterTopic:
     A letter whose mark a crash prevented is replayed again, without effect: the replayed record names its letter.
     """
 
-    def __init__(self, topic: str, topics: Topics, consumer: Any, producer: SafeProducer) -> None:
+    def __init__(
+        self, topic: str, topics: Topics, ids: Mapping[str, str], consumer: Any, producer: SafeProducer
+    ) -> None:
         self.topic = topic
         self.foreign = 0
         """Records that the last `find` read and that are no dead letters."""
         self._topics = topics
+        self._ids = ids
         self._consumer = consumer
         self._producer = producer
 
@@ -148,10 +154,19 @@ class DeadLetterTopic:
         if lost := next((letter for letter in letters if letter.topic not in self._topics), None):
             gone = f"dead letter {lost.position}: its topic {lost.topic!r} is gone"
             raise TopicMissing(f"{gone}; make it again, or drop the letter")
+        if old := next((letter for letter in letters if self._is_of_older_topic(letter)), None):
+            gone = f"dead letter {old.position}: its topic {old.topic!r} was deleted and made again"
+            flaw = "so nobody could tell whether a replay is older than what messages have seen"
+            raise TopicMissing(f"{gone}, {flaw}; send the record anew, and drop the letter")
+
         sending = (self._producer.send(each.topic, each.partition, _to_replay(each)) for each in letters)
         results = await asyncio.gather(*sending, return_exceptions=True)
         await self._mark([x for x, result in zip(letters, results, strict=True) if result is None], "replayed")
         _raise_first(results)
+
+    def _is_of_older_topic(self, letter: DeadLetter) -> bool:
+        known, own = self._ids.get(letter.topic, ""), letter.topic_id
+        return bool(known and own) and known != own
 
     async def drop(self, letters: Sequence[DeadLetter]) -> None:
         """Mark letters as dropped; their records stay in the topic. Raises BrokerError."""

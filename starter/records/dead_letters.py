@@ -67,7 +67,7 @@ class DeadLetter:
     stage: str
     attempts: int
     origin: str
-    """The record that failed first, "topic/partition/offset"; differs from the fields above if a replay failed."""
+    """The record that failed first, "topic@id/partition/offset"; differs from the fields above if a replay failed."""
     replay_of: str = ""
     """If a replay failed again: the dead letter that was replayed."""
 
@@ -77,10 +77,17 @@ class DeadLetter:
         return f"{self.record.partition}/{self.record.offset}"
 
     @property
+    def topic_id(self) -> str:
+        """The id of the topic that it came from; empty where none was known."""
+        name = self.origin.rpartition("/")[0].rpartition("/")[0]
+        topic, _, topic_id = name.rpartition("@")
+        return topic_id if topic == self.topic else ""
+
+    @property
     def identity(self) -> tuple[str, int]:
         """Equal for all copies of one failure that crashes and repeated replays leave; valid in this process only."""
-        # key and value are part of it, because a source topic that was made anew counts offsets from zero again
-        name = self.replay_of or f"{self.topic}/{self.partition}/{self.offset}"
+        # without an id, key and value tell the records of a source topic that was made again, with offsets from zero
+        name = self.replay_of or f"{self.topic}@{self.topic_id}/{self.partition}/{self.offset}"
         return name, hash((self.record.key, self.record.value))
 
     @property
@@ -101,6 +108,10 @@ def find_origin(record: Record) -> tuple[str, int]:
     # anybody may have written the header, and a signal with a longer source would be refused
     if source == "" or offset is None or not is_source(source):
         return record.source, record.offset
+
+    topic, _, partition = source.rpartition("/")
+    if record.topic_id and topic == record.topic:  # written by somebody who knew no ids, such as Kafka Connect
+        source = f"{topic}@{record.topic_id}/{partition}"
     return source, offset
 
 
@@ -127,8 +138,11 @@ def to_dead_letter(record: Record, error_class: str, message: str) -> Headers:
         f"{_ERRORS}exception.class.name": error_class,
         f"{_ERRORS}exception.message": message,
         ATTEMPTS: str(attempts + 1),
-        **({REPLAY_OF: replay_of, ORIGIN: "/".join(map(str, find_origin(record)))} if replay_of else {}),
     }
+    if replay_of:
+        texts[REPLAY_OF] = replay_of
+    if replay_of or record.topic_id:
+        texts[ORIGIN] = "/".join(map(str, find_origin(record)))
     return (*own, *((name, text.encode(errors="backslashreplace")) for name, text in texts.items()))
 
 

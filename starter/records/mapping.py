@@ -1,18 +1,22 @@
 """The mapping: which parts of any JSON record become which fields of an envelope, as options name them."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, cast
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
 from starter.records.moments import read_delay
+from starter.records.producers.debezium import FORMAT as DEBEZIUM
+from starter.records.producers.frames import read_key
+from starter.records.producers.schedules import FORMAT, ScheduleOptions
 from starter.records.record import DeadRecord, Headers, read_json, read_text
-from starter.records.schedules import FORMAT, ScheduleOptions
 
 MISSING: Any = object()
 """What an origin gives when the record has nothing there; null is a value."""
 
+_KEY_PREFIX = "key:"
+_KEY_POINTER = "key:/"
 _BAD_ESCAPE = re.compile(r"~(?![01])")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones exceed every list
 
@@ -21,7 +25,8 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones
 class RecordView:
     """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data."""
 
-    key: bytes | None
+    key: bytes | str | None
+    """As the record has it, or as text that was read already."""
     headers: Headers
     document: Any = MISSING
     attributes: dict[str, str] = field(default_factory=dict[str, str])
@@ -32,11 +37,11 @@ class RecordView:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record has a field: in its key, in a header, or in its JSON value by a JSON pointer (RFC 6901)."""
+    """Where a record has a field: in its key, in a header, or in the JSON of its key or value by a JSON pointer."""
 
     part: Literal["key", "header", "value"]
     name: str = ""
-    """The header's name, or the pointer."""
+    """The header's name, or the pointer; empty for the whole key."""
     steps: tuple[str, ...] = ()
     """The pointer's parts, unescaped."""
 
@@ -54,7 +59,9 @@ class Origin:
             return MISSING if raw is None else read_text(raw, f"header {self.name}")
         if sight.key is None:
             raise DeadRecord("MissingKey", "is null, but the id comes from it; produce records with a key", "key")
-        return read_text(sight.key, "key")
+
+        text = sight.key if isinstance(sight.key, str) else read_key(sight.key, sight.headers)
+        return self._find_in(read_json(text, "key")) if self.steps else text
 
     def _find_in(self, place: Any) -> Any:
         for step in self.steps:
@@ -69,7 +76,7 @@ class Origin:
 
     def __str__(self) -> str:
         if self.part == "key":
-            return "the key"
+            return f"{self.name!r} in the key" if self.name else "the key"
         return f"header {self.name!r}" if self.part == "header" else f"{self.name!r} in the value"
 
 
@@ -77,24 +84,38 @@ KEY = Origin("key")
 
 
 def read_origin(option: str, text: str, *, may_be_key: bool = False) -> Origin:
-    """Read a header or a JSON pointer, or the key; raises InvalidSetting that names the option."""
+    """Read a header or a JSON pointer, or the key or a part of it; raises InvalidSetting that names the option."""
     if may_be_key and text == "key":
         return KEY
+    if may_be_key and text.startswith(_KEY_POINTER):
+        pointer = text.removeprefix(_KEY_PREFIX)
+        return Origin("key", pointer, _read_pointer(option, pointer))
     if text.startswith("/"):
-        if found := _BAD_ESCAPE.search(text):
-            flaw = f"has a '~' at position {found.start() + 1} that escapes nothing"
-            raise InvalidSetting(f"{option}: {flaw}; write ~0 for '~' and ~1 for '/'")
-        # RFC 6901 §4: ~1 first, or "~01" would become "/"
-        steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
-        return Origin("value", text, steps)
+        return Origin("value", text, _read_pointer(option, text))
     if not text.startswith("header:"):
-        choices = "key, header:NAME" if may_be_key else "header:NAME"
+        choices = "key, key:/PART, header:NAME" if may_be_key else "header:NAME"
         raise InvalidSetting(f"{option}: is {text[:60]!r}; write {choices} or a JSON pointer, for example /order/id")
     name = text.removeprefix("header:")
     if not name or name != name.strip() or not name.isprintable():
         flaw = f"names the header {name[:60]!r}"
         raise InvalidSetting(f"{option}: {flaw}; write header:NAME, for example header:order-id")
     return Origin("header", name)
+
+
+def _read_pointer(option: str, text: str) -> tuple[str, ...]:
+    if found := _BAD_ESCAPE.search(text):
+        flaw = f"has a '~' at position {found.start() + 1} that escapes nothing"
+        raise InvalidSetting(f"{option}: {flaw}; write ~0 for '~' and ~1 for '/'")
+    # RFC 6901 §4: ~1 first, or "~01" would become "/"
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """Where changes of Debezium have what names their message, also those of deleted rows."""
+
+    kind: str | Origin
+    id_from: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +125,7 @@ class FormatOptions:
     `kind` is a kind, or the header or JSON pointer that names it; without `id_from` it gives the kind of envelopes,
     CloudEvents and tombstones. With `id_from`, a value that is no CloudEvent is any JSON; `payload_from` and `extras`
     (origins of optional fields, and of a delay in `delay_unit`) need `id_from`. With `schedules` all records are
-    schedules of a literal kind.
+    schedules of a literal kind. With `changes` they are Debezium's, and pointers point into their rows.
     """
 
     kind: str | Origin | None = None
@@ -113,6 +134,7 @@ class FormatOptions:
     extras: tuple[tuple[str, Origin], ...] = ()
     delay_unit: str = "milliseconds"
     schedules: ScheduleOptions | None = None
+    changes: ChangeOptions | None = None
 
     @classmethod
     def read(
@@ -154,6 +176,16 @@ class FormatOptions:
             raise InvalidSetting(f"--kind: is {name}, but with --format {FORMAT} it must be a kind, for example topic")
         return cls(kind=name, id_from=KEY, schedules=schedules)
 
+    @classmethod
+    def of_changes(cls, *, kind: str | None = None, id_from: str | None = None, **mapping: str | None) -> Self:
+        """Read the options for changes of Debezium: the id is the row's key unless named; raises InvalidSetting."""
+        options = cls.read(kind=kind, id_from=id_from or "key", **mapping)
+        name, place = options.kind, options.id_from or KEY
+        if name is None or (isinstance(name, Origin) and name.part != "header"):
+            flaw = f"has to be told with --format {DEBEZIUM}, also for records without a value"
+            raise InvalidSetting(f"--kind: {flaw}; write a kind, or header:NAME")
+        return replace(options, changes=ChangeOptions(name, place))
+
     def check_kind(self, rules: EnvelopeRules) -> None:
         """Raise InvalidSetting when `--kind` is one that no handler is loaded for."""
         if isinstance(self.kind, str) and self.kind not in rules.kinds:
@@ -186,7 +218,7 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
     if options.kind is not None:
         fields["kind"] = find_kind(options.kind, sight)
     if options.id_from is not None:
-        fields["id"] = _to_text(find_required("id", options.id_from, sight))
+        fields["id"] = to_id(find_required("id", options.id_from, sight))
     for name, origin in options.extras:
         value = origin.find(sight)
         if value is not MISSING and value is not None:
@@ -215,12 +247,35 @@ def find_required(name: str, origin: Origin, sight: RecordView, *, may_be_null: 
     return value
 
 
+def find_deleted_id(id_from: Origin, sight: RecordView) -> Any:
+    """Give the id of a deleted row; raises DeadRecord where neither its last state nor its key has it."""
+    try:
+        return to_id(find_required("id", id_from, sight))
+    except DeadRecord as exc:
+        if exc.error_class != "MissingField":
+            raise
+        flaw = f"is missing in what a delete tells of its row: there is no {id_from}"
+        remedy = "take the id from the key, or let the database tell whole rows (REPLICA IDENTITY FULL)"
+        raise DeadRecord("MissingField", f"{flaw}; {remedy}", "id") from exc
+
+
+def check_same_id(id_from: Origin, sight: RecordView, before: Any) -> None:
+    """Raise DeadRecord for an update that gives a row another id: the message of the old one would live on."""
+    if id_from.part != "value":
+        return
+    old, new = (to_id(id_from.find(replace(sight, document=row))) for row in (before, sight.document))
+    if old not in (MISSING, None) and old != new:
+        flaw = f"was {str(old)[:60]!r} and became {str(new)[:60]!r} by an update, which one record can't follow"
+        raise DeadRecord("InvalidField", f"{flaw}; stop the old message by hand, or take the id from the key", "id")
+
+
 def _convert(name: str, value: Any, origin: Origin) -> Any:
     if name == "priority" and origin.part == "header":
         # any other value is left to the envelope's own check
         return int(value) if value in {"1", "2", "3", "4", "5"} else value
-    return _to_text(value) if name == "tenant" else value
+    return to_id(value) if name == "tenant" else value
 
 
-def _to_text(value: Any) -> Any:
+def to_id(value: Any) -> Any:
+    """Give a whole number as text, which a key holds as text as well; anything else as it is."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

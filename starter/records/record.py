@@ -24,16 +24,23 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    topic_id: str = ""
+    """The id of the topic, empty where none is known: one that is made again under the same name has another."""
 
     @property
     def source(self) -> str:
-        """The partition's name, as in revisions: "topic/partition"."""
-        return f"{self.topic}/{self.partition}"
+        """The partition's name, as in revisions: "topic@id/partition", or "topic/partition" without an id.
+
+        With the id, no offset of a topic that was deleted is compared with one of the topic that took its name.
+        """
+        topic = f"{self.topic}@{self.topic_id}" if self.topic_id else self.topic
+        return f"{topic}/{self.partition}"
 
 
-def to_record(raw: Any) -> Record:
+def to_record(raw: Any, topic_id: str = "") -> Record:
     """Make a record of what aiokafka's consumer gives."""
-    return Record(raw.topic, raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, tuple(raw.headers))
+    fields = (raw.topic, raw.partition, raw.offset, raw.timestamp, raw.key, raw.value)
+    return Record(*fields, tuple(raw.headers), topic_id)
 
 
 class DeadRecord(GiveUp):

@@ -13,8 +13,8 @@ from shared.messages.signals import TOMBSTONE, Revise, Stop, name_request
 class Delivery(NamedTuple):
     """A message as a record or a request brings it; `envelope` is None when the record asks to stop the message.
 
-    `source` ("topic/partition") and `offset` order the records of one source: a record that is not newer than the last
-    one applied to the message is ignored, also after the message's end, for as long as the server remembers it.
+    `source` ("topic@id/partition") and `offset` order the records of one source: a record that is not newer than the
+    last one applied to the message is ignored, also after the message's end, for as long as the server remembers it.
     """
 
     kind: str

@@ -2,12 +2,13 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.errordetails.v1 import WorkflowExecutionAlreadyStartedFailure
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, SignalWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
@@ -17,17 +18,27 @@ from shared.messages.decision import is_key_reused, is_repeated, merge_sources
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
 from shared.messages.placement import workflow_id
-from shared.messages.signals import SIGNAL_NAMES
+from shared.messages.signal_reading import read_signal
+from shared.messages.signals import SIGNAL_NAMES, Revise, Stop
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
 from starter.starting.calls import RetryingCaller
 from starter.starting.delivery import Delivery
 from starter.starting.queries import query_or_none
 from starter.starting.receipts import KEY_REUSED, UNTOLD, Receipt, StartOutcome, Tag, to_refusal
-from starter.starting.start_request import build_start_request, find_sources, first_state, make_request_id
+from starter.starting.start_request import (
+    NO_SOURCES,
+    build_start_request,
+    find_sources,
+    first_state,
+    make_request_id,
+)
 
 SILENT_SECONDS = 20.0
 """How long no message is asked after one did not answer: probably no worker serves any."""
+
+RECORD_SIGNALS = {SIGNAL_NAMES[kind]: kind for kind in (Revise, Stop)}
+"""The signals that a record sends to a message that is alive, by name."""
 
 
 class SoloStarter:
@@ -105,7 +116,7 @@ class SoloStarter:
         envelope = delivery.envelope
         if envelope is not None and envelope.idempotency_key:
             envelope = envelope.model_copy(update={"idempotency_key": ""})
-        finished: dict[str, int] | RPCError | None = None
+        finished: Mapping[str, int] | RPCError | None = None
         while True:
             if envelope is not None:
                 started = await self._start(
@@ -164,10 +175,10 @@ class SoloStarter:
             return receipt._replace(outcome=StartOutcome.REJECTED, reason=KEY_REUSED)
         return receipt
 
-    async def _read_sources(self, name: str) -> dict[str, int]:
+    async def _read_sources(self, name: str) -> Mapping[str, int]:
         """Read the newest offset of each source whose records started or steered a message.
 
-        All of a finished one; of one that is alive, those that it had when its present run began.
+        All of a finished one; of any other, those that it had when its last run began, and what that was sent since.
         """
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
@@ -176,15 +187,51 @@ class SoloStarter:
         )
         service = self._client.workflow_service
         last = (await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)).history
+
         if last.events and last.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
-            payloads = last.events[-1].workflow_execution_completed_event_attributes.result.payloads
-        else:  # ended by a person: only its first state is known
-            request.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT
-            request.maximum_page_size = 1
-            first = await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)
-            payloads = first.history.events[0].workflow_execution_started_event_attributes.input.payloads
+            result = last.events[-1].workflow_execution_completed_event_attributes.result
+            return await self._read_state_sources(result.payloads)
+
+        # ended by a person, so there is no result: what its run began with and was sent is all in its history
+        request.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT
+        return await self._read_history_sources(request)
+
+    async def _read_history_sources(self, request: GetWorkflowExecutionHistoryRequest) -> Mapping[str, int]:
+        """Read what a run began with, and each signal that a record sent to it."""
+        service = self._client.workflow_service
+        sources = NO_SOURCES
+        while True:
+            page = await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)
+            for event in page.history.events:
+                sources = merge_sources(sources, _keep_newer(sources, await self._read_event_sources(event)))
+
+            if not page.next_page_token:
+                return sources
+            request.next_page_token = page.next_page_token
+
+    async def _read_event_sources(self, event: HistoryEvent) -> Mapping[str, int]:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            return await self._read_state_sources(event.workflow_execution_started_event_attributes.input.payloads)
+        if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            return NO_SOURCES
+
+        signalled = event.workflow_execution_signaled_event_attributes
+        kind = RECORD_SIGNALS.get(signalled.signal_name)
+        if kind is None:
+            return NO_SOURCES
+        try:
+            signal = read_signal(kind, await self._client.data_converter.decode(signalled.input.payloads))
+        except ValueError:  # the message has ignored it too
+            return NO_SOURCES
+        return {signal.source: signal.offset} if signal.source else NO_SOURCES
+
+    async def _read_state_sources(self, payloads: Sequence[Payload]) -> Mapping[str, int]:
         content: list[dict[str, Any]] = await self._client.data_converter.decode(payloads, [dict[str, Any]])
-        return content[0].get("sources", {}) if content else {}
+        return content[0].get("sources", {}) if content else NO_SOURCES
+
+
+def _keep_newer(known: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
+    return {source: offset for source, offset in found.items() if offset > known.get(source, -1)}
 
 
 def _find_repetition(delivery: Delivery, known: Mapping[str, int]) -> tuple[StartOutcome, str] | None:

@@ -127,6 +127,7 @@ async def test_a_bridge_killed_five_times_loses_nothing(ordeal: Ordeal) -> None:
         ),
         (["t", "--id-from", "body"], "--id-from: "),
         (["t", "--lane-from", "/lane"], "--lane-from: maps records whose id comes from somewhere, too; add --id-from,"),
+        (["t", "--format", "debezium"], "--kind: has to be told with --format debezium, also for records without"),
         (["t", "--drain-seconds", "-1"], "--drain-seconds: is -1; give seconds above 0, at most 3600"),
     ],
 )

@@ -108,6 +108,9 @@ async def test_lag_is_told_before_while_and_after_a_bridge_runs(
         )
 
     before = await tell("--json")
+    await commit(broker.address, topic, topic, {1: 3})
+    beyond = await tell()
+    await commit(broker.address, topic, topic, {1: 0})
     async with bridging() as address:
 
         async def is_done() -> bool:
@@ -122,6 +125,7 @@ async def test_lag_is_told_before_while_and_after_a_bridge_runs(
     (first, second), (held, _) = before.document["partitions"], told.document["partitions"]
     assert (before.code, before.document["state"], before.document["lag"]) == (0, "Empty", 15)
     assert (first["committed"], first["end"], first["lag"], first["member"]) == (5, 20, 15, "")
+    assert f"\ndormice: {topic}/1: offset 3 is committed, but the partition ends at 0, so its log was cut" in beyond.err
     assert first["time_lag_seconds"] == before.document["time_lag_seconds"] > second["time_lag_seconds"] == 0
     assert ready == (200, {"ready": True})
     assert (told.code, told.document["state"], told.document["lag"], held["committed"]) == (0, "Stable", 0, 20)

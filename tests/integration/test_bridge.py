@@ -49,10 +49,16 @@ def bridging(client: Client, settings: Settings, broker: EmbeddedBroker, kind: s
     """Run a bridge for the length of an `async with` block; it drains at the end."""
 
     def bridging(
-        topic: str, *, is_mapped: bool = True, more_kinds: tuple[str, ...] = (), **changes: Any
+        topic: str,
+        *,
+        is_mapped: bool = True,
+        options: FormatOptions | None = None,
+        more_kinds: tuple[str, ...] = (),
+        **changes: Any,
     ) -> AbstractAsyncContextManager[Bridge]:
         starter = BulkStarter(client, settings, encodings=declare(encoding, kind, PACK), revises=True)
-        options = FormatOptions.read(kind=kind, id_from="key") if is_mapped else FormatOptions()
+        if options is None:
+            options = FormatOptions.read(kind=kind, id_from="key") if is_mapped else FormatOptions()
         formats = Formats(options, EnvelopeRules(dict.fromkeys((kind, *more_kinds), "short")))
         return run_bridge(starter, broker.address, topic, formats, **changes)
 
@@ -103,6 +109,33 @@ async def test_every_record_becomes_a_message_and_is_committed(
             await wait_until(lambda: ("k3", "second") in calls, "the restarted bridge goes on where it was")
 
     assert (lag, len(calls), sum(anew.desk.outcomes.values())) == (0, 203, 1)
+
+
+async def test_a_deleted_row_of_debezium_stops_its_message(
+    bridging: Bridging, broker: EmbeddedBroker, serve: Serve, topic: str, kind: str
+) -> None:
+    """By its delete, or by the tombstone alone where compaction has taken the delete away; nothing is a dead letter."""
+    seen: dict[str, Any] = {}
+
+    @handler(kind)
+    async def work(message: Message, ctx: Context) -> Again:
+        seen[message.id] = message.payload
+        return Again(after=timedelta(days=1))
+
+    rows = [{"id": number, "what": "order"} for number in range(3)]
+    keys = [json.dumps({"id": row["id"]}) for row in rows]
+    options = FormatOptions.of_changes(kind=kind)
+    async with serve(work, lanes=("short",)), bridging(topic, options=options) as bridge:
+        await send(broker, topic, [(k, {"op": "c", "after": r}) for k, r in zip(keys, rows, strict=True)])
+        await wait_until(lambda: seen == {str(row["id"]): row for row in rows}, "each row has its message")
+        await send(broker, topic, [(keys[0], {"op": "d", "before": rows[0], "after": None}), (keys[0], None)])
+        await send(broker, topic, [(keys[1], None)])
+        await wait_until(lambda: bridge.desk.outcomes["stopped"] >= 2, "the messages of two rows are stopped")
+        await wait_until(lambda: bridge.received == 6 and not bridge.intake.in_flight, "all is done")
+        outcomes = dict(bridge.desk.outcomes)
+
+    assert outcomes["started"] == 3
+    assert outcomes.keys() <= {"started", "stopped", "ignored"}
 
 
 @pytest.mark.long

@@ -1,6 +1,8 @@
 """The bridge on topics that are not as simple as most: compacted ones, and dead letters that nobody takes."""
 
+import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -10,21 +12,24 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Message, handler
+from shared.errors import Misconfigured
 from shared.messages.encoding import Pack
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from starter.intake.bridge.bridge import Bridge
+from starter.intake.bridge.group_lag import read_group_lag
+from starter.intake.bridge.offsets import OffsetsWentBack, write_note
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.dead_letters import SUFFIX
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.starting.bulk import BulkStarter
-from tests.bridges import run_bridge
+from tests.bridges import is_running, run_bridge
 from tests.conftest import Serve, wait_until
 from tests.records import producing
 from tests.subjects import declare
-from tests.topics import committed_lag, configure_topic, create_topic, read_progress, read_records
+from tests.topics import commit, committed_lag, configure_topic, create_topic, make_again, read_progress, read_records
 
 PARTITIONS = 3
 PACK = Pack(packs=10, size=1000, coalesce=timedelta(0))
@@ -90,6 +95,86 @@ async def test_dead_letters_that_nobody_takes_hold_up_their_partition_alone(
 
 async def _equals(ask: Callable[[], Awaitable[Any]], expected: Any) -> bool:
     return await ask() == expected
+
+
+async def test_a_topic_that_was_made_again_while_the_bridge_was_away_is_another_one(
+    bridging: Bridging, broker: EmbeddedBroker, seen: dict[str, Any], kind: str
+) -> None:
+    """Its records act, though their offsets are old ones of the topic that had the name before."""
+    await create_topic(broker.address, kind)
+    async with bridging():
+        await _send(broker, kind, 0, 1, 2)
+        await wait_until(lambda: seen == {"k": 2}, "the last record counts")
+        await wait_until(lambda: _equals(lambda: committed_lag(broker.address, kind, f"group-{kind}"), 0), "committed")
+    await make_again(broker.address, kind)
+    await _send(broker, kind, 3, None)
+    await _send(broker, kind, 4)
+    async with bridging() as bridge:
+        await wait_until(lambda: seen == {"k": 4}, "the newest record of the new topic counts")
+        outcomes = bridge.desk.outcomes
+
+    assert outcomes["ignored"] == 0
+
+
+@pytest.mark.parametrize("encoding", ["solo"])  # what the bridge does is the same for packs
+async def test_a_topic_that_is_made_again_while_it_is_read_is_read_from_its_beginning(
+    bridging: Bridging, broker: EmbeddedBroker, seen: dict[str, Any], kind: str
+) -> None:
+    """The bridge goes on with the new topic, or it ends and says so; then the next one does."""
+    await create_topic(broker.address, kind)
+    with contextlib.suppress(OffsetsWentBack):
+        async with bridging():
+            await _send(broker, kind, 0, 1, 2)
+            await wait_until(lambda: seen == {"k": 2}, "the last record counts")
+            await make_again(broker.address, kind)
+            await _send(broker, kind, 3)
+            await wait_until(lambda: seen == {"k": 3} or not is_running(kind), "it is read, or the bridge ends", 60)
+    async with bridging():
+        await wait_until(lambda: seen == {"k": 3}, "the record of the new topic counts")
+
+
+@pytest.mark.parametrize("encoding", ["solo"])  # what the bridge does is the same for packs
+async def test_an_offset_of_an_older_topic_counts_as_none(
+    bridging: Bridging, broker: EmbeddedBroker, seen: dict[str, Any], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers forget offsets with their topic, but one may be committed late: the note beside it says what it is of."""
+    await create_topic(broker.address, kind)
+    await _send(broker, kind, 0, 1, 2)
+    await commit(broker.address, kind, f"group-{kind}", {0: 3}, note=write_note("of-older"))
+    before = await read_group_lag({"bootstrap_servers": broker.address}, f"group-{kind}", [kind])
+    async with bridging():
+        await wait_until(lambda: seen == {"k": 2}, "all records are read")
+        await wait_until(lambda: _equals(lambda: committed_lag(broker.address, kind, f"group-{kind}"), 0), "committed")
+    after = await read_group_lag({"bootstrap_servers": broker.address}, f"group-{kind}", [kind])
+
+    flaw = f"{kind}/0: offset 3 is committed of an older topic of this name, which was deleted; bridges begin with the"
+    assert "topic made again" in caplog.text
+    assert before.partitions[0].flaw.startswith(flaw)
+    assert (before.lag, after.lag, after.partitions[0].flaw) == (3, 0, "")
+
+
+@pytest.mark.parametrize("encoding", ["solo"])  # what the bridge does is the same for packs
+async def test_an_offset_beyond_the_end_of_its_partition_is_refused(
+    bridging: Bridging, broker: EmbeddedBroker, kind: str
+) -> None:
+    """The log was cut, so messages would take new records for old ones; `bridge status` says so as well."""
+    await create_topic(broker.address, kind)
+    await _send(broker, kind, 0)
+    await commit(broker.address, kind, f"group-{kind}", {0: 7})
+    lag = await read_group_lag({"bootstrap_servers": broker.address}, f"group-{kind}", [kind])
+    flaw = f"{kind}/0: offset 7 is committed, but"
+    with pytest.raises(Misconfigured, match=re.escape(f"{flaw} the next record is at 0, so its log was cut or the")):
+        async with bridging():
+            await wait_until(lambda: not is_running(kind), "it ends")
+
+    assert lag.partitions[0].flaw.startswith(f"{flaw} the partition ends at 1, so its log was cut or the topic was")
+
+
+async def _send(broker: EmbeddedBroker, topic: str, *payloads: int | None) -> None:
+    async with producing(broker.address) as producer:
+        for payload in payloads:
+            value = None if payload is None else json.dumps(payload).encode()
+            await producer.send_and_wait(topic, value, key=b"k", partition=0)
 
 
 async def test_a_compacted_topic_is_read_to_its_end(

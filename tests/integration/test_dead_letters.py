@@ -15,10 +15,11 @@ import pytest
 from temporalio.client import Client
 
 from shared.kafka.safe_producer import BrokerError, OutgoingRecord, SafeProducer, list_topics, open_admin
+from shared.kafka.topic_ids import read_topic_ids
 from shared.settings import Settings
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, LetterState, TopicMissing, open_box
-from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
+from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter, find_origin
 from starter.records.record import Record
 from tests.operations_pages import serve_page
 from tests.topics import create_topic
@@ -235,6 +236,28 @@ async def test_a_replay_is_the_record_with_the_name_of_its_dead_letter(
     assert first.timestamp >= before
     assert (second.key, second.value) == (None, None)
     assert waiting == []
+
+
+async def test_a_replay_counts_in_the_topic_that_it_came_from(
+    options: dict[str, Any], writer: DeadLetterWriter, topic: str
+) -> None:
+    """Its origin has the topic's id; what comes from an older topic of this name is not sent to the new one."""
+    async with open_admin(options) as admin:
+        ids = await read_topic_ids(admin, [topic])
+    await lay(writer, make(topic, 7, topic_id=ids[topic]))
+    async with open_box(options, topic) as box:
+        await box.replay(await letters_of(box))
+    (replay,) = await read(options, topic)
+    again = replay._replace(topic_id=ids[topic])
+    await lay(writer, make(topic, 8, topic_id="of-older"))
+
+    async with open_box(options, topic) as box:
+        with pytest.raises(TopicMissing, match=f"^dead letter 0/2: its topic '{topic}' was deleted and made again, so"):
+            await box.replay(await letters_of(box))
+
+    assert find_origin(again) == (f"{topic}@{ids[topic]}/0", 7)
+    assert dict(replay.headers)["dormice.origin"] == f"{topic}@{ids[topic]}/0/7".encode()
+    assert len(await read(options, topic)) == 1
 
 
 async def test_a_replay_that_fails_again_comes_back_with_its_count_raised(

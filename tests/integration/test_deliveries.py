@@ -271,15 +271,20 @@ async def test_a_finished_notification_is_not_sent_again_for_the_same_record(
 async def test_what_was_terminated_by_hand_stays_so_until_a_newer_record(
     deliver: Deliver, subject: Callable[[str], Subject]
 ) -> None:
-    """What it began with is what is known of a run that left no result."""
+    """Each record that its run was given counts as seen: the one that began it, and those that revised it."""
     await deliver("a", 7, "first", scheduled_at=LATER)
+    await deliver("a", 9, "revised", scheduled_at=LATER)
+    await deliver("a", 4, "of another partition", source="t/1", scheduled_at=LATER)
     handle = subject("a").handle
+    await handle.signal("revise", {"source": "t/0", "offset": "no number", "payload": 1})
     await handle.terminate()
-    await deliver("a", 7, "first", scheduled_at=LATER)
-    await deliver("a", 6, "older", scheduled_at=LATER)
+    await deliver("a", 7, "first", scheduled_at=LATER)  # the server may answer it with the start that it made before
+    again = [await deliver("a", offset, "old", scheduled_at=LATER) for offset in (6, 8, 9)]
+    again.append(await deliver("a", 4, "old", source="t/1", scheduled_at=LATER))
 
+    assert [receipt.outcome for receipt in again] == [StartOutcome.IGNORED] * 4
     assert (await handle.describe()).status is WorkflowExecutionStatus.TERMINATED
-    assert (await deliver("a", 8, "second", scheduled_at=LATER)).outcome is StartOutcome.STARTED
+    assert (await deliver("a", 10, "second", scheduled_at=LATER)).outcome is StartOutcome.STARTED
     assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
 
 

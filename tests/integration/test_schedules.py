@@ -23,7 +23,7 @@ from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
-from starter.records.schedules import ScheduleOptions
+from starter.records.producers.schedules import ScheduleOptions
 from starter.starting.bulk import BulkStarter
 from tests.bridges import run_bridge
 from tests.conftest import Serve, wait_until

@@ -10,9 +10,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.kafka.safe_producer import open_admin
-from spark.source.topic_stream import TopicStreamReader, advance
+from spark.source.topic_stream import TopicStreamReader, advance, to_offsets
 from starter.local.kafka.broker import EmbeddedBroker
-from tests.topics import create_topic, produce_keys
+from tests.topics import create_topic, make_again, produce_keys
 
 RECORDS = 30
 
@@ -78,7 +78,7 @@ async def test_what_is_available_now_is_a_bound(
     await ask(stream.prepareForTriggerAvailableNow)
     await produce_keys(broker.address, topic, ["late"])
 
-    assert sum((await ask(stream.latestOffset, start, ReadAllAvailable())).values()) == RECORDS
+    assert sum(to_offsets(await ask(stream.latestOffset, start, ReadAllAvailable())).values()) == RECORDS
 
 
 async def test_records_deleted_unread_end_the_query_with_a_sentence(
@@ -95,6 +95,20 @@ async def test_records_deleted_unread_end_the_query_with_a_sentence(
         await ask(stream.latestOffset, {"0": 1, "1": 0}, ReadAllAvailable())
     with pytest.raises(GiveUp, match="partition 1 does not reach offset 4000, where the checkpoint is"):
         await ask(stream.latestOffset, {"0": 3, "1": 4000}, ReadAllAvailable())
+
+
+async def test_a_topic_that_was_made_again_ends_the_query_with_a_sentence(
+    reader: Callable[..., TopicStreamReader], broker: EmbeddedBroker, topic: str
+) -> None:
+    """Also where it has as many records again, so that no offset shows it."""
+    stream = reader()
+    start = await ask(stream.initialOffset)
+    end = await ask(stream.latestOffset, start, ReadAllAvailable())
+    await make_again(broker.address, topic, 2)
+    await produce_keys(broker.address, topic, [f"k{number}" for number in range(RECORDS + 1)])
+
+    with pytest.raises(GiveUp, match=f"^topic {topic}: was deleted and made again since the checkpoint was written;"):
+        await ask(stream.latestOffset, end, ReadAllAvailable())
 
 
 @pytest.mark.parametrize(

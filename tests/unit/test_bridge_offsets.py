@@ -6,7 +6,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from starter.intake.bridge.offsets import Assignment, OffsetsWentBack, Partition, PartitionOffsets
+from starter.intake.bridge.offsets import Assignment, OffsetsWentBack, Partition, PartitionOffsets, read_note
 
 FEEDS = Partition("feeds", 0)
 PRICES = Partition("prices", 7)
@@ -304,3 +304,19 @@ def test_any_consumption_commits_what_a_list_would() -> None:
         # no shrinking: it takes longer than a test may
         settings=settings(max_examples=80, stateful_step_count=30, phases=[Phase.generate], database=None),
     )
+
+
+def test_a_topic_of_another_id_ends_what_was_begun_with_the_first() -> None:
+    """An id that nobody knows says nothing; the note beside a committed offset has the one it was read under."""
+    assignment = Assignment()
+    assignment.assign([Partition("known", 0), Partition("unknown", 0), Partition("new", 0)])
+    for offsets, topic_id in zip(assignment.find_all(), ("one", "", None), strict=True):
+        offsets.topic_id = topic_id
+    notes = [assignment.write_note(offsets.partition) for offsets in assignment.find_all()]
+    assignment.refuse_other_topics({"known": "one", "unknown": "two", "new": "two"})
+    assignment.refuse_other_topics({})
+
+    with pytest.raises(OffsetsWentBack, match=r"^topic known: was deleted and made again while it was read;"):
+        assignment.refuse_other_topics({"known": "two"})
+    assert [read_note(note) for note in notes] == ["one", "", ""]
+    assert read_note("of another program") == ""

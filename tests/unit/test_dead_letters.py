@@ -101,6 +101,17 @@ def test_a_header_that_others_add_behind_ours_is_kept() -> None:
     assert read_dead_letter(lay(again)).headers == (*RECORD.headers, ("traceparent", b"t"), ("baggage", b"b"))
 
 
+def test_a_topic_that_was_made_again_has_letters_of_its_own() -> None:
+    """The same record at the same offset is another failure; a replay by somebody without ids counts in this topic."""
+    first, second = (read_dead_letter(lay(RECORD._replace(topic_id=topic_id))) for topic_id in ("one", "two"))
+    by_connect = replay(lay(RECORD), offset=100)._replace(topic_id="two")
+
+    assert first.identity == read_dead_letter(lay(RECORD._replace(topic_id="one"))).identity
+    assert first.identity != second.identity
+    assert (first.topic_id, first.origin) == ("one", "orders@one/3/42")
+    assert find_origin(by_connect) == ("orders@two/3", 42)
+
+
 @pytest.mark.parametrize("said", [b"", b"many", b"-1", "²".encode(), b"9" * 30], ids=repr)
 def test_attempts_that_are_no_number_count_as_none(said: bytes) -> None:
     """Anybody can write a header."""

@@ -12,8 +12,8 @@ from shared.errors import InvalidSetting
 from shared.messages.envelope import EnvelopeRules
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
+from starter.records.producers.schedules import ScheduleOptions, is_own_tombstone
 from starter.records.record import DeadRecord, Record
-from starter.records.schedules import ScheduleOptions, is_own_tombstone
 from starter.starting.delivery import Delivery
 
 RULES = EnvelopeRules({"topic": "short"}, payload_max_bytes=1000)

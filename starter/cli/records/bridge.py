@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 BRIDGE_HELP = """\
 A record is an envelope as JSON, or a CloudEvent, or with --id-from any JSON: its parts fill the envelope. A part is
-header:NAME or a JSON pointer like /user/id; --id-from takes key too. A record with a null value stops its message.
-With --format scheduler-headers a record is a schedule of kafka-message-scheduler, and becomes a message of kind topic.
+header:NAME or a JSON pointer like /user/id; --id-from takes key too, and key:/id for a part of it. A record with a
+null value stops its message. With --format debezium a record is a change of a table: its row is the payload, its key
+the id, and a deleted row stops its message. With --format scheduler-headers a record is a schedule of
+kafka-message-scheduler, and becomes a message of kind topic.
 
 Offsets are committed when the server has what their records asked for. A record that can't become a message goes to
 TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a second one leaves at once."""
@@ -47,9 +49,9 @@ def add(commands: Commands) -> None:
     add("--group", default="dormice", help="consumer group; its bridges share the partitions (dormice)")
     add("--member", metavar="NAME", help="static member: keeps its partitions over a short restart")
     add("--kind", help="kind of all records, or where it is")
-    add("--id-from", metavar="key|PART", help="where a message's id is; makes records any JSON")
+    add("--id-from", metavar="key|key:/PART|PART", help="where a message's id is; makes records any JSON")
     add_field_refs(parser)
-    add("--format", choices=("scheduler-headers",), help="what all records are, other than the above")
+    add("--format", choices=("debezium", "scheduler-headers"), help="what all records are, other than the above")
     add("--history-topic", metavar="TOPIC", help="gets a copy of each record that a schedule sends")
     grace_help = "delete schedules whose moment is further before their record, instead of sending them at once"
     add("--grace", **DURATION, help=grace_help)
@@ -125,13 +127,16 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
 
 def _read_format(args: argparse.Namespace) -> "FormatOptions":
     from starter.records.mapping import FormatOptions
-    from starter.records.schedules import FORMAT, ScheduleOptions
+    from starter.records.producers.schedules import FORMAT, ScheduleOptions
 
-    if args.format is None:
+    if args.format != FORMAT:
         for name in ("history-topic", "grace", "due-since"):
             if getattr(args, name.replace("-", "_")) is not None:
                 raise InvalidSetting(f"--{name}: is about schedules; add --format {FORMAT}, or leave it out")
-        return read_format(args)
+        if args.format is None:
+            return read_format(args)
+        return FormatOptions.of_changes(kind=args.kind, **read_mapping(args))
+
     if args.history_topic in args.topics:
         flaw = f"is {args.history_topic}, where each copy would be a schedule again; name another topic"
         raise InvalidSetting(f"--history-topic: {flaw}")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from shared.errors import RetryLater
+from shared.errors import Misconfigured, RetryLater
+from shared.kafka.topic_ids import read_topic_ids
 from shared.telemetry.sdk import Telemetry
 from starter.intake.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
-from starter.intake.bridge.offsets import Assignment, Partition, PartitionOffsets
+from starter.intake.bridge.group_lag import AGAIN_SECONDS, read_committed
+from starter.intake.bridge.offsets import Assignment, CommittedOffset, Partition, PartitionOffsets, describe_cut
 from starter.intake.bridge.pending_record import RecordSpans, decode_records
 from starter.intake.bridge.record_scheduler import RecordScheduler
 from starter.intake.bridge.watchdog import LOOKS, Watchdog
@@ -37,6 +39,9 @@ FETCHED_AT_ONCE_BYTES = 64 * 1024
 """Per partition. Records fetched beyond the window only cost memory."""
 
 COMMIT_EVERY_SECONDS, ENDS_EVERY_SECONDS = 1.0, 5.0
+METADATA_SECONDS = 10.0
+"""How long the client believes what it knows of topics: one that is made again, or gets partitions, is seen then."""
+
 COMMIT_SECONDS = 10.0
 """aiokafka repeats a commit while the broker is away; a late one might undo what another member committed."""
 
@@ -144,10 +149,12 @@ class Bridge(ConsumerRebalanceListener):
         while True:
             timeout = PAUSED_POLL_SECONDS if self._consumer.paused() else POLL_SECONDS
             batches = await self._consumer.getmany(timeout_ms=round(timeout * 1000), max_records=RECORDS_AT_ONCE)
+            for partition in await self._check_offsets():
+                batches.pop(TopicPartition(*partition), None)
             held = {partition: self.assignment.find(Partition(*partition)) for partition in batches}
             for partition, messages in batches.items():
                 for first in range(0, len(messages), SLICE):
-                    if (offsets := held[partition]) is None or self.assignment.find(offsets.partition) is not offsets:
+                    if (offsets := held[partition]) is None or not self.assignment.is_current(offsets):
                         break  # revoked meanwhile; if assigned again, it is read anew
                     self._take_in(offsets, messages[first : first + SLICE])
                     await asyncio.sleep(0)
@@ -155,8 +162,41 @@ class Bridge(ConsumerRebalanceListener):
             self.desk.pump()
             self.apply_pauses()
 
-    def _take_in(self, offsets: PartitionOffsets, messages: Collection[Any]) -> None:
-        now, records = time.monotonic(), [to_record(message) for message in messages]
+    async def _check_offsets(self) -> list[Partition]:
+        """Find out of which topic the committed offsets of newly assigned partitions are; gives those put back."""
+        put_back: list[Partition] = []
+        while new := [offsets for offsets in self.assignment.find_all() if offsets.topic_id is None]:
+            committed = await read_committed(self._consumer, [TopicPartition(*offsets.partition) for offsets in new])
+            if not committed:  # meanwhile a partition may be revoked
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+
+            current = [offsets for offsets in new if self.assignment.is_current(offsets)]
+            put_back += [
+                each.partition for each in current if self._begin(each, committed[TopicPartition(*each.partition)])
+            ]
+        return put_back
+
+    def _begin(self, offsets: PartitionOffsets, committed: CommittedOffset) -> bool:
+        """Begin with a partition: with its first record, which is then said, if its topic was made again."""
+        offsets.topic_id = committed.topic_id
+        if not committed.is_of_older_topic:
+            offsets.begin = committed.offset or 0
+            return False
+
+        logger.warning("topic made again", extra={"reason": committed.describe_flaw(offsets.partition)})
+        with contextlib.suppress(IllegalStateError):  # just revoked
+            self._consumer.seek(TopicPartition(*offsets.partition), 0)
+        return True
+
+    def _take_in(self, offsets: PartitionOffsets, messages: Sequence[Any]) -> None:
+        # where the partition ends before the committed offset, the consumer begins at its first record by itself
+        if messages[0].offset < offsets.begin:
+            seen = f"the next record is at {messages[0].offset}"
+            raise Misconfigured(describe_cut(offsets.partition, offsets.begin, seen))
+
+        now = time.monotonic()
+        records = [to_record(message, offsets.topic_id or "") for message in messages]
         for record in records:
             offsets.received(record.offset, now, record.timestamp)
         for pending in decode_records(records, offsets.partition, offsets.epoch, self._formats):
@@ -168,7 +208,7 @@ class Bridge(ConsumerRebalanceListener):
         """Skip offsets without records: transaction markers, and gaps that compaction left."""
         for partition in self.assignment.partitions:
             offsets = self.assignment.find(partition)
-            if offsets is not None and not offsets.outstanding:
+            if offsets is not None and not offsets.outstanding and offsets.topic_id is not None:
                 with contextlib.suppress(IllegalStateError):  # just revoked
                     position = await self._consumer.position(TopicPartition(*partition))
                     if not offsets.outstanding:
@@ -197,7 +237,12 @@ class Bridge(ConsumerRebalanceListener):
             return
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
-                await self._consumer.commit({TopicPartition(*partition): at for partition, at in positions.items()})
+                await self._consumer.commit(
+                    {
+                        TopicPartition(*partition): (at, self.assignment.write_note(partition))
+                        for partition, at in positions.items()
+                    }
+                )
         except (CommitFailedError, IllegalStateError, KafkaError, TimeoutError) as exc:  # a rebalance, or no broker
             self.commit_failures += 1
             logger.warning("offsets not committed", extra={"reason": f"{type(exc).__name__}: {exc}"})
@@ -209,6 +254,7 @@ class Bridge(ConsumerRebalanceListener):
         """Ask for the partitions' end offsets: fetches report them too, but paused partitions are not fetched."""
         with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
             self._ends = await self._consumer.end_offsets(self._consumer.assignment())
+            self.assignment.refuse_other_topics(await read_topic_ids(self._consumer, self.options.topics))
 
     async def _watch(self) -> None:
         sentence = self._watchdog.look(
@@ -222,8 +268,7 @@ class Bridge(ConsumerRebalanceListener):
             raise RetryLater(sentence)
 
     def _count_lag(self) -> int:
-        held = (self.assignment.find(partition) for partition in self.assignment.partitions)
-        known = ((self.find_end(offsets.partition), offsets.reached) for offsets in held if offsets is not None)
+        known = ((self.find_end(offsets.partition), offsets.reached) for offsets in self.assignment.find_all())
         return sum(max(0, end - reached) for end, reached in known if end is not None and reached is not None)
 
     def find_end(self, partition: Partition) -> int | None:
@@ -285,5 +330,6 @@ def _build_consumer(options: BridgeOptions) -> AIOKafkaConsumer:
         max_partition_fetch_bytes=FETCHED_AT_ONCE_BYTES,
         session_timeout_ms=round(options.session.total_seconds() * 1000),
         heartbeat_interval_ms=round(options.session.total_seconds() * 1000 / 10),
+        metadata_max_age_ms=round(METADATA_SECONDS * 1000),
         rebalance_timeout_ms=round(options.rebalance.total_seconds() * 1000),
     )

@@ -26,6 +26,60 @@ class UnacknowledgedRecord(NamedTuple):
     timestamp: int
 
 
+class CommittedOffset(NamedTuple):
+    """What a group has committed for a partition, beside what the partition is now."""
+
+    offset: int | None
+    """None where nothing was ever committed."""
+    noted_id: str
+    """The id of the topic that it was committed for; empty where nobody noted it."""
+    topic_id: str
+    """The id of the topic that has the name now; empty where the broker knows none."""
+    end: int | None = None
+    """The end of the partition; None where nobody asked for it."""
+
+    @property
+    def is_of_older_topic(self) -> bool:
+        """Whether it counts in a topic that was deleted, and not in the one that has its name now."""
+        return bool(self.noted_id and self.topic_id) and self.noted_id != self.topic_id
+
+    @property
+    def is_beyond_end(self) -> bool:
+        """Whether the partition has not come so far: its log was cut, or it was made again on a broker without ids."""
+        if self.offset is None or self.end is None or self.is_of_older_topic:
+            return False
+        return self.offset > self.end
+
+    def describe_flaw(self, partition: "Partition") -> str:
+        """Say in a sentence what is wrong with it and what to do; empty when nothing is."""
+        if self.is_of_older_topic:
+            flaw = f"{partition}: offset {self.offset} is committed of an older topic of this name, which was deleted"
+            return f"{flaw}; bridges begin with the first record of the new one"
+        if self.is_beyond_end and self.offset is not None:
+            return describe_cut(partition, self.offset, f"the partition ends at {self.end}")
+        return ""
+
+
+def describe_cut(partition: "Partition", committed: int, seen: str) -> str:
+    """Say in a sentence that a partition has lost what a group has read of it, as `seen` shows, and what to do."""
+    flaw = f"{partition}: offset {committed} is committed, but {seen}, so its log was cut or the topic was made again"
+    flaw += ", and messages would take its new records for old ones"
+    return f"{flaw}; read a topic that was made again under another name, else reset the group's offsets"
+
+
+_NOTE = "topic-id="
+
+
+def write_note(topic_id: str) -> str:
+    """Give the text that is stored with a committed offset: of which topic it is."""
+    return _NOTE + topic_id if topic_id else ""
+
+
+def read_note(text: str) -> str:
+    """Give the topic's id in the text that is stored with a committed offset; empty where there is none."""
+    return text.removeprefix(_NOTE) if text.startswith(_NOTE) else ""
+
+
 class OffsetsWentBack(RetryLater):
     """An old offset came again: the partition repeated a record, or its log was cut and it gave another one."""
 
@@ -37,11 +91,15 @@ class PartitionOffsets:
     is done once a second. Gaps between offsets are normal (compaction, transaction markers): neighbours tell nothing.
     """
 
-    __slots__ = ("_committed", "_last", "_next", "_outstanding", "epoch", "partition")
+    __slots__ = ("_committed", "_last", "_next", "_outstanding", "begin", "epoch", "partition", "topic_id")
 
     def __init__(self, partition: Partition, epoch: int = 0) -> None:
         self.partition = partition
         self.epoch = epoch
+        self.topic_id: str | None = None
+        """The id of the partition's topic, empty where the broker knows none; None before the broker was asked."""
+        self.begin = 0
+        """The offset that was committed when it was assigned; 0 where nothing was."""
         self._outstanding: dict[int, UnacknowledgedRecord] = {}
         self._last = UnacknowledgedRecord(0.0, NO_TIMESTAMP)
         self._next = NOTHING
@@ -139,6 +197,27 @@ class Assignment:
     def find(self, partition: Partition) -> PartitionOffsets | None:
         """Give the offsets of a partition, for noting many records at once; None when it is not held."""
         return self._held.get(partition)
+
+    def find_all(self) -> list[PartitionOffsets]:
+        """Give the offsets of all partitions held now."""
+        return list(self._held.values())
+
+    def is_current(self, offsets: PartitionOffsets) -> bool:
+        """Say whether these are the offsets of a partition that is held now, of an assignment that has not ended."""
+        return self._held.get(offsets.partition) is offsets
+
+    def write_note(self, partition: Partition) -> str:
+        """Give the note that stands beside a committed offset of a partition."""
+        offsets = self._held.get(partition)
+        return write_note((offsets and offsets.topic_id) or "")
+
+    def refuse_other_topics(self, ids: Mapping[str, str]) -> None:
+        """Raise OffsetsWentBack when a topic has another id than when its partitions were assigned."""
+        for offsets in self._held.values():
+            topic = offsets.partition.topic
+            if offsets.topic_id and ids.get(topic, offsets.topic_id) != offsets.topic_id:
+                flaw = f"topic {topic}: was deleted and made again while it was read"
+                raise OffsetsWentBack(f"{flaw}; start this process again, and it begins with the new first record")
 
     def acknowledged(self, partition: Partition, epoch: int, offset: int) -> bool:
         """Note that a record needs no more work; says whether that counted, as it is under an older epoch too late."""

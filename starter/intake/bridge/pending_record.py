@@ -10,8 +10,9 @@ from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Span
 from starter.intake.bridge.offsets import Partition
 from starter.records.formats import Formats, find_correlation_id
+from starter.records.producers.schedules import is_own_tombstone
+from starter.records.producers.spring_headers import read_headers
 from starter.records.record import DeadRecord, Record
-from starter.records.schedules import is_own_tombstone
 from starter.starting.delivery import Delivery
 
 
@@ -88,7 +89,7 @@ def _describe(pending: PendingRecord, delivery: Delivery | None) -> dict[str, st
     record, envelope = pending.record, delivery and delivery.envelope
     return {
         "workflow_id": (pending.key or b"").decode(),
-        "correlation_id": envelope.correlation_id if envelope else find_correlation_id(dict(record.headers)),
+        "correlation_id": envelope.correlation_id if envelope else find_correlation_id(read_headers(record.headers)),
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
+from starter.records.producers.frames import read_value
 from starter.records.record import DeadRecord, Headers, read_json, read_text
 
 _STRUCTURED = "application/cloudevents"
@@ -53,13 +54,13 @@ def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
     attributes = {name: read_text(raw, f"ce_{name}") for name, raw in given if raw is not None}
     _check(attributes, "ce_")
     _refuse_other_than_json(content_type, "content-type")
-    return _make(attributes, read_json(value, "value") if value else None, {})
+    return _make(attributes, read_value(value, headers) if value else None, {})
 
 
 def _read_structured(value: bytes, media_type: str) -> CloudEvent:
     if media_type not in _STRUCTURED_JSON:
         raise _flaw("content-type", f"is {media_type[:60]!r}; send events as {_STRUCTURED_JSON[1]}")
-    document = read_json(value, "value")
+    document = read_value(value, {})
     if not isinstance(document, dict):
         raise DeadRecord("NotAnObject", "is no JSON object; send one CloudEvent", "value")
     event = cast("dict[str, Any]", document)
