@@ -147,6 +147,7 @@ GOOD_FIELDS: list[tuple[dict[str, Any], str, Any]] = [
     ({"id": "\u20ac" * 66 + "xx"}, "id", "\u20ac" * 66 + "xx"),
     ({"id": "\U0001f42d" * 50}, "id", "\U0001f42d" * 50),
     ({"id": "a:b:c d"}, "id", "a:b:c d"),
+    *(({name: 42}, name, "42") for name in ("id", "tenant", "correlation_id", "idempotency_key")),
     ({"schema_version": 1}, "schema_version", 1),
     ({"lane": None}, "lane", "short"),
     ({"lane": "medium"}, "lane", "medium"),

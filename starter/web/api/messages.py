@@ -180,10 +180,10 @@ async def _read_envelope(request: Request) -> Envelope:
     if key is not None and given.setdefault("idempotency_key", key) != key:
         sentence = f"idempotency_key: differs from the header {KEY_HEADER}; leave one of them out"
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, "idempotency_key")
-    tenant = given.get("tenant", "")
-    find_access(request).check_tenant(tenant if isinstance(tenant, str) else "")
     fields = {**given, "kind": kind, "id": message_id}
-    return parse_envelope(fields, envelope_rules(api.settings, api.registry))
+    envelope = parse_envelope(fields, envelope_rules(api.settings, api.registry))
+    find_access(request).check_tenant(envelope.tenant)
+    return envelope
 
 
 def _answer_receipt(envelope: Envelope, receipt: Receipt[None]) -> Response:
