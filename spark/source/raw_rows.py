@@ -3,7 +3,7 @@
 import importlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.json_value import parse_plain_objects
 from shared.settings import Settings
+from spark.source.parquet import ArrowTypes, restore_types
 from spark.source.topic import read_ranges
 from spark.tables import BATCH_ROWS
 from starter.intake.files.arrow import read_rows
@@ -148,6 +149,7 @@ class CellReader:
     mapping: RowMapping
     names: tuple[str, ...]
     source: str
+    types: ArrowTypes = field(default_factory=dict[str, Any])
 
     def read(self, batches: Iterable[Any]) -> Iterator[RawRows]:
         """Give each row of the table."""
@@ -155,7 +157,8 @@ class CellReader:
         # where columns are fields of the envelope by name, the payloads of many rows are parsed at once
         is_plain = self.mapping == RowMapping() and "payload" in self.names and not set(self.names) & set(NUMBER_FIELDS)
         for batch in batches:
-            files, numbers, cells = batch.columns
+            files, numbers, given = batch.columns
+            cells = restore_types(given, self.types)
             for begin, end in _find_runs(files):
                 start = self.starts.get((files[begin].as_py(), 0), 0) + 1
                 for first in range(begin, end, BATCH_ROWS):

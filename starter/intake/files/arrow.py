@@ -197,17 +197,17 @@ def _read_dictionary(column: Any) -> list[Any]:
 
 
 def _read_each(column: Any) -> list[Any]:
-    return [_read_one(column[place]) for place in range(len(column))]
+    return [_read_one(column, place) for place in range(len(column))]
 
 
-def _read_one(scalar: Any) -> Any:
+def _read_one(column: Any, place: int) -> Any:
     try:
-        value = scalar.as_py()
-    except (_arrow.ArrowException, ArithmeticError, ValueError) as exc:
-        return UnreadableValue(f"a {scalar.type}", f"can't be read ({exc}); correct it")
+        value = column[place].as_py()
+    except (_arrow.ArrowException, ArithmeticError, LookupError, NotImplementedError, ValueError) as exc:
+        return UnreadableValue(f"a {column.type}", f"can't be read ({exc}); correct it")
     if isinstance(value, _PLAIN):
         return value
-    return UnreadableValue(repr(value), f"is of the type {scalar.type}, which JSON does not know; cast it")
+    return UnreadableValue(repr(value), f"is of the type {column.type}, which JSON does not know; cast it")
 
 
 _READERS: Sequence[tuple[Callable[[Any], bool], Callable[[Any], list[Any]]]] = (

@@ -45,15 +45,20 @@ class ParquetTable:
             raise GiveUp(f"{self._path}: can't be read after row {number} ({_reason(exc)}); restore the file") from exc
 
     def _read_batches(self) -> Iterator[Any]:
-        leaves = self._file.schema
-        physical = [leaves.column(place).physical_type for place in range(len(leaves))]
         batches = self._file.iter_batches(batch_size=_BATCH_ROWS)
-        if "INT96" not in physical:
-            return batches
+        schema = find_schema(self._file)
+        return batches if schema.equals(self._file.schema_arrow) else (batch.cast(schema) for batch in batches)
 
-        rest = iter(physical)
-        schema = _arrow.schema([field.with_type(_find_type(field.type, rest)) for field in self._file.schema_arrow])
-        return (batch.cast(schema) for batch in batches)
+
+def find_schema(file: Any) -> Any:
+    """Give the columns of a ParquetFile; moments of INT96, which have no zone of their own, are in UTC."""
+    leaves = file.schema
+    physical = [leaves.column(place).physical_type for place in range(len(leaves))]
+    if "INT96" not in physical:
+        return file.schema_arrow
+
+    rest = iter(physical)
+    return _arrow.schema([field.with_type(_find_type(field.type, rest)) for field in file.schema_arrow])
 
 
 def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> int:
