@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import GiveUp
+from spark.source.parquet import ArrowTypes, open_parquet, restore_types
 from spark.source.source import to_place
 from spark.tables import rows_of, to_batches
 from spark.tasks.pickling import PicklableByName
 from starter.insight.rehearsal.history_file import ChangeHistories, HistoryColumns, guess_form
 from starter.insight.rehearsal.rehearsal import is_sampled
 from starter.insight.rehearsal.simulation import ChangeHistory, PacedPolicy, Period, Totals, rehearse_all
+from starter.intake.files.arrow import read_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,12 +31,18 @@ Work = Callable[[Iterable[ChangeHistory]], Any]
 class HistoryReader(PicklableByName):
     """Reads cells as one process does; a row that can't be used becomes a problem."""
 
-    def __init__(self, columns: HistoryColumns) -> None:
+    def __init__(self, columns: HistoryColumns, types: ArrowTypes) -> None:
         self._columns = columns
+        self._types = types
 
     def read(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Give batches of ROWS_DDL."""
-        return to_batches(map(self._read, rows_of(batches)), ROWS_DDL)
+        return to_batches(map(self._read, self._read_cells(batches)), ROWS_DDL)
+
+    def _read_cells(self, batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        for batch in batches:
+            cells = restore_types(batch.to_struct_array(), self._types)
+            yield from zip(*map(read_values, cells.flatten()), strict=True)
 
     def _read(self, row: Sequence[Any]) -> tuple[str | None, int | None, str | None]:
         *cells, broken = row
@@ -71,7 +79,8 @@ class SparkHistories:
         from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
         from pyspark.sql.functions import expr  # noqa: PLC0415
 
-        rows = _open(spark, place, columns).mapInArrow(HistoryReader(columns).read, ROWS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+        frame, types = _open(spark, place, columns)
+        rows = frame.mapInArrow(HistoryReader(columns, types).read, ROWS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
         grouped = rows.groupBy("id").agg(
             expr("array_sort(collect_set(moment)) changes"), expr("min(problem) problem")
         )  # fmt: skip
@@ -124,13 +133,15 @@ def _sample(share: float, histories: Iterable[ChangeHistory]) -> list[ChangeHist
     return [(name, changes) for name, changes in histories if is_sampled(name, share)]
 
 
-def _open(spark: "SparkSession", place: str, columns: HistoryColumns) -> "DataFrame":
-    """Give the columns of the id and of the moment, and a third one with rows that could not be read."""
+def _open(spark: "SparkSession", place: str, columns: HistoryColumns) -> tuple["DataFrame", ArrowTypes]:
+    """Give the columns of the id and of the moment, a third one with rows that could not be read, and their types."""
     form, path = guess_form(place), to_place(place)
     reader = spark.read.option("columnNameOfCorruptRecord", BROKEN).option("escape", '"')
     names = [columns.id, columns.changed_at]
+    types: ArrowTypes = {}
     if form == "parquet":
-        frame = spark.read.parquet(path).selectExpr("*", f"cast(null as string) {BROKEN}")
+        table, types = open_parquet(spark, path, {})
+        frame = table.selectExpr("*", f"cast(null as string) {BROKEN}")
     elif form == "jsonl":
         frame = reader.schema(_to_schema(names)).json(path)
     else:
@@ -138,7 +149,7 @@ def _open(spark: "SparkSession", place: str, columns: HistoryColumns) -> "DataFr
         frame = reader.schema(_to_schema(header)).csv(path, header=True)
         frame = frame.toDF(*(name.strip() for name in frame.columns))
     columns.check(frame.columns, place)
-    return frame.select(*(_quote(name) for name in (*names, BROKEN)))
+    return frame.select(*(_quote(name) for name in (*names, BROKEN))), types
 
 
 def _to_schema(names: Iterable[str]) -> str:

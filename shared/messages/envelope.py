@@ -54,6 +54,8 @@ class EnvelopeRules:
 def _text(value: Any, max_bytes: int) -> str:
     if isinstance(value, str) and len(value) <= max_bytes and value.isascii() and value.isprintable():
         return value  # the common case
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)  # the one text that a whole number has
     if not isinstance(value, str):
         # ValueError in all validators: pydantic turns no other error into a ValidationError
         raise ValueError(f"must be a string, not {_name_type(value)}; put it in quotes")  # noqa: TRY004 — see above
@@ -67,6 +69,8 @@ def _text(value: Any, max_bytes: int) -> str:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, int):
+        raise ValueError(f"must be a string, not {_name_type(value)}; put it in quotes")  # noqa: TRY004 — see _text
     text = _text(value, KIND_MAX_BYTES)
     if not KIND_PATTERN.fullmatch(text):
         raise ValueError(f"is {text!r}; use lower-case letters, digits, '_', '.' and '-' only, letter or digit first")
@@ -76,8 +80,6 @@ def _kind(value: Any) -> str:
 def _message_id(value: Any) -> str:
     if isinstance(value, float):
         raise ValueError(f"is {_show(value)}, no whole number; put it in quotes, as it is to be written")  # noqa: TRY004 — as above
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
     text = _text(value, ID_MAX_BYTES)
     if not text:
         raise ValueError("is empty; give 1 to 200 bytes")

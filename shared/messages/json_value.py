@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -14,9 +16,13 @@ MAX_DIGITS = 4300  # longer whole numbers are refused: by default Python neither
 _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
 _BOM = "\ufeff"
-_ZEROES = bytes(b"0"[0] if chr(byte) in "0123456789" else 0 for byte in range(256))
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_LONG_NUMBER = b"0" * 19
+_SHAPES = bytes.maketrans(b"123456789E", b"000000000e")
+_LONG_NUMBER = b"0" * 16  # a float keeps fifteen digits of any number
+_TINY_NUMBER = b"e-000"
+_DOUBTFUL_NUMBER = re.compile(rb"[0-9][0-9.]{15,}(?:[eE][-+]?[0-9]+)?|[0-9.]+[eE]-[0-9]{3,}")
+_WHOLE_DIGITS_MAX = 18  # orjson keeps all whole numbers of so many digits, whatever their sign
+_FLOAT_DIGITS_MAX = 767  # no float has more digits, written in full
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -24,9 +30,10 @@ def parse_json(text: str | bytes) -> Any:
     """Parse strict JSON that somebody hands in; bytes are UTF-8, a byte-order mark in front is skipped.
 
     Raises ValueError with half a sentence ("is no JSON …") for anything that is not JSON by RFC 8259, NaN and Infinity
-    included, and for an object with a duplicate key, because readers differ in which value they take.
+    included, for a number that a float would round, and for an object with a duplicate key, because readers differ in
+    which value they take.
     """
-    value = decode_json(text)
+    value = _parse(text, _REFUSING_DECODER)
     if type(value) in (dict, list) and _may_repeat_keys(text, value):
         _parse_strict(text, _REFUSING_DECODER)
     return value
@@ -34,29 +41,70 @@ def parse_json(text: str | bytes) -> Any:
 
 def decode_json(text: str | bytes) -> Any:
     """Parse JSON written by a program, like `parse_json`; of a duplicate key, the last value counts."""
-    # orjson rounds very long numbers, and does not explain what it refuses
+    return _parse(text, _DECODER)
+
+
+def _parse(text: str | bytes, decoder: json.JSONDecoder) -> Any:
+    # orjson rounds long numbers, and does not explain what it refuses
     try:
         encoded = text.encode() if isinstance(text, str) else text
-        if _LONG_NUMBER in encoded.translate(_ZEROES):  # ten times faster than a regular expression
-            return _parse_strict(text)
-        return orjson.loads(encoded)
+        return _parse_strict(text, decoder) if _may_round(encoded) else orjson.loads(encoded)
     except (orjson.JSONDecodeError, UnicodeEncodeError):
-        return _parse_strict(text)
+        return _parse_strict(text, decoder)
 
 
 def parse_plain_objects(texts: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
     """Parse JSON objects as `parse_json` does, None where that may explain, correct or refuse something; faster."""
-    may_round = _LONG_NUMBER in b"\n".join(texts).translate(_ZEROES)  # seldom, and for many texts the cheapest test
+    may_round = _may_hold_long_numbers(b"\n".join(texts))  # seldom, and for many texts the cheapest test
     for text in texts:
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError:
             yield None
             continue
-        if type(value) is not dict or (may_round and _LONG_NUMBER in text.translate(_ZEROES)):
+        if type(value) is not dict or (may_round and _may_round(text)):
             yield None
         else:
             yield None if _may_repeat_keys(text, value) else cast("dict[str, Any]", value)
+
+
+def is_kept(number: str) -> bool:
+    """Whether a float keeps a decimal number: in its shortest form, or with as many digits, it reads the same."""
+    value = float(number)
+    if repr(value) == number:
+        return True  # the usual case
+
+    digits = number.lower().partition("e")[0].replace(".", "").strip("-0")
+    if not digits or value == 0:
+        return not digits
+    if not math.isfinite(value) or len(digits) > _FLOAT_DIGITS_MAX:
+        return False
+    if len(digits) <= sys.float_info.dig and abs(value) >= sys.float_info.min:
+        return True
+
+    written = (repr(value), f"{value:.{len(digits) - 1}e}")
+    return Decimal(number) in map(Decimal, written)
+
+
+def _may_hold_long_numbers(text: bytes) -> bool:
+    # without its points a number is one row of digits; ten times faster than a regular expression
+    shape = text.translate(_SHAPES, b".")
+    return _LONG_NUMBER in shape or _TINY_NUMBER in shape
+
+
+def _may_round(text: bytes) -> bool:
+    """Return whether a text may hold a number that orjson rounds; digits in strings may look like one."""
+    return _may_hold_long_numbers(text) and not all(map(_is_read_exactly, _DOUBTFUL_NUMBER.findall(text)))
+
+
+def _is_read_exactly(number: bytes) -> bool:
+    text = number.decode()
+    if text.isdecimal():
+        return len(text) <= _WHOLE_DIGITS_MAX
+    try:
+        return is_kept(text)
+    except ValueError:
+        return False  # a text of digits and points, or no JSON
 
 
 def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
@@ -72,11 +120,11 @@ def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
     return raw.count(b":") != colons or (b"\\" in raw and rb"\u003" in raw)
 
 
-def _parse_strict(text: str | bytes, decoder: json.JSONDecoder | None = None) -> Any:
+def _parse_strict(text: str | bytes, decoder: json.JSONDecoder) -> Any:
     try:
         # json.loads itself would guess UTF-16 and UTF-32 and let encoded surrogates through
         decoded = text if isinstance(text, str) else text.decode()
-        return (decoder or _DECODER).decode(decoded.removeprefix(_BOM))
+        return decoder.decode(decoded.removeprefix(_BOM))
     except json.JSONDecodeError as exc:
         problem = exc.msg.lower().removesuffix(" at")
         raise ValueError(f"is no JSON ({problem} at character {exc.pos + 1})") from exc
@@ -155,6 +203,13 @@ def _read_int(digits: str) -> int:
     return int(digits)
 
 
+def _read_float(number: str) -> float:
+    value = float(number)
+    if math.isinf(value) or is_kept(number):
+        return value  # infinity is told by `find_flaw`
+    raise ValueError(f"holds {number[:60]}, which a float would round to {value!r} (write it as text, in quotes)")
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"holds {name}, which JSON does not know")
 
@@ -171,5 +226,8 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # json.loads would make a decoder for each call
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_int)
 _REFUSING_DECODER = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_int=_read_int, object_pairs_hook=_refuse_repeated_keys
+    parse_constant=_refuse_constant,
+    parse_float=_read_float,
+    parse_int=_read_int,
+    object_pairs_hook=_refuse_repeated_keys,
 )

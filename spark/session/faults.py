@@ -68,6 +68,22 @@ _FAULTS: dict[str, tuple[type[DormiceError], *tuple[str, ...]]] = {
         GiveUp,
         "{}: there is no such file or folder; give the path of one",
     ),
+    r"CANNOT_READ_FILE_FOOTER\] Encountered error while reading file (?:file:)?([^\n]+?)\.(?: |$)": (
+        GiveUp,
+        "{}: can't be read as Parquet; give a Parquet file",
+    ),
+    r"FAILED_READ_FILE\.[A-Z_]+\] Encountered error while reading file (?:file:)?([^\n]+?)\.(?: |$)": (
+        GiveUp,
+        "{}: can't be read as the other files are; restore it, or prepare it by itself",
+    ),
+    r"(?:PARQUET_TYPE_[A-Z_]+|UNSUPPORTED_TIME_TYPE|UNSUPPORTED_DATA_?TYPE[A-Z_.]*)\] ([^\n]+?)\. SQLSTATE": (
+        GiveUp,
+        "Spark can't read a column ({}); write it in another type, for example as text",
+    ),
+    r"UNRECOGNIZED_SQL_TYPE\] ([^\n]+?)\. SQLSTATE": (
+        GiveUp,
+        "Spark can't read a column of the table ({}); give a query as --table that casts it to text",
+    ),
     r"SQLException: (Connection [^\n]*refused|The connection attempt failed)": (
         RetryLater,
         "the database does not answer ({}); check its URL, and try again",

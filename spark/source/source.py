@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings, find_secret
+from spark.source.parquet import ArrowTypes, open_parquet
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
 from starter.intake.files.mapping import RowMapping
@@ -119,8 +120,8 @@ def _find_starts(frame: "DataFrame") -> Starts:
 
 
 def _open_parquet(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
-    table = spark.read.options(**source.reader_options).parquet(to_place(source.place))
-    return _open_table(table, f"{FILE} file", "_metadata.row_index row", source)
+    table, types = open_parquet(spark, to_place(source.place), source.reader_options)
+    return _open_table(table, f"{FILE} file", "_metadata.row_index row", source, types)
 
 
 def _open_database(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
@@ -136,15 +137,17 @@ def _open_database(spark: "SparkSession", source: Source) -> tuple["DataFrame", 
     options |= {**source.reader_options, "url": source.place, what: source.table}
     options |= {name: text for name, text in login.items() if text}
     table = spark.read.format("jdbc").options(**options).load()
-    frame, reader = _open_table(table, "'' file", "monotonically_increasing_id() row", source)
+    frame, reader = _open_table(table, "'' file", "monotonically_increasing_id() row", source, {})
     return frame.repartition(spark.sparkContext.defaultParallelism), reader  # so that many tasks validate the rows
 
 
-def _open_table(table: "DataFrame", file: str, row: str, source: Source) -> tuple["DataFrame", RowReader]:
+def _open_table(
+    table: "DataFrame", file: str, row: str, source: Source, types: ArrowTypes
+) -> tuple["DataFrame", RowReader]:
     source.mapping.reader(table.columns, source.name)  # only a check: each task makes its own reader
     starts: Starts = _find_starts(table.selectExpr(file, "0L block")) if source.form == "parquet" else {}
     frame = table.selectExpr(file, row, "struct(*) cells")
-    return frame, CellReader(starts, source.mapping, tuple(table.columns), source.name)
+    return frame, CellReader(starts, source.mapping, tuple(table.columns), source.name, types)
 
 
 def _open_topic(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:

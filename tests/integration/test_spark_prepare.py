@@ -6,8 +6,9 @@ import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from shared.errors import DiskFull, GiveUp, InvalidSetting
-from shared.messages.envelope import EnvelopeRules
+from shared.messages.envelope import EnvelopeRules, parse_envelope
 from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, configure, prepare
@@ -23,6 +24,7 @@ from spark.prepare.summary import read_summary
 from spark.session.faults import translate_spark_errors
 from spark.source.source import Source, guess_form
 from starter.intake.files.mapping import RowMapping
+from starter.intake.files.rows import RowSource
 from starter.intake.files.table_options import TableOptions
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.mapping import FormatOptions
@@ -33,6 +35,9 @@ from tests.topics import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pa: Any = pytest.importorskip("pyarrow")
+pq: Any = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 
@@ -323,6 +328,93 @@ def test_parquet_rows_are_mapped_and_numbered(make: Prepare, spark: "SparkSessio
     assert (manifest.messages, manifest.duplicates, manifest.rejects) == (50, 49, 1)
 
 
+TYPED: dict[str, tuple[Any, list[Any]]] = {
+    "id": (pa.uuid(), [bytes([number] * 16) for number in range(4)]),
+    "scheduled_at": (pa.timestamp("ns", "UTC"), [NOON, None, None, NOON]),
+    "price": (pa.decimal128(38, 2), [Decimal("12345678901234567.89"), Decimal("1.50"), None, None]),
+    "part": (
+        pa.struct({"price": pa.decimal128(38, 2)}),
+        [{"price": Decimal("12345678901234567.89")}, None, None, None],
+    ),
+    "seen": (pa.timestamp("us"), [None, 253402300800000000, None, None]),
+    "day": (pa.date32(), [0, None, -719163, None]),
+    "nanoseconds": (pa.timestamp("ns"), [1, None, None, None]),
+    "noon": (pa.time64("us"), [43_200_000_000, None, None, None]),
+    "span": (pa.duration("ms"), [1500, None, None, 2**62]),
+    "spans": (pa.list_(pa.duration("s")), [[60], None, None, None]),
+    "count": (pa.uint64(), [2**64 - 1, None, None, None]),
+    "small": (pa.uint8(), [255, None, None, None]),
+    "raw": (pa.binary(), ["ä".encode(), None, None, None]),
+    "labels": (pa.map_(pa.string(), pa.string()), [[("a", "1")], None, None, None]),
+    "sort": (pa.dictionary(pa.int8(), pa.string()), ["a", None, None, None]),
+    "share": (pa.float32(), [0.1, None, None, None]),
+}
+"""Columns of rows 1 to 4, of which 1 is good; 2, 3 and 4 hold what no calendar has."""
+
+
+@pytest.mark.parametrize("left_out", [(), ("id", "scheduled_at", "nanoseconds", "noon", "span", "spans", "count")])
+def test_typed_columns_give_the_messages_that_load_gives(
+    make: Prepare, spark: "SparkSession", tmp_path: Path, left_out: Sequence[str]
+) -> None:
+    """Also in types that Spark refuses or takes for numbers; one bad value refuses its row in both."""
+    columns = {name: pa.array(values, kind) for name, (kind, values) in TYPED.items() if name not in left_out}
+    columns = {"id": pa.array([b"a", b"b", b"c", b"d"])} | columns
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(columns), path, store_schema=not left_out)
+    with RowSource(str(path)) as source:
+        rows = list(source)
+    loaded = [parse_envelope({**row.fields, "kind": "feed"}, RULES) for row in rows if row.flaw is None]  # pyright: ignore — objects
+    manifest = make(path, kind="feed")
+
+    assert [(row.number, row.flaw.field) for row in rows if row.flaw is not None] == [
+        *[(2, "seen"), (3, "day")],
+        *([] if left_out else [(4, "span")]),
+    ]
+    assert [(each["row"], each["field"]) for each in rejects_of(manifest, spark)] == [
+        (row.number, row.flaw.field) for row in rows if row.flaw is not None
+    ]
+    kept = messages_of(manifest, spark)
+    found = [(each["id"], each["scheduled_at"], json.loads(each["payload"])) for each in kept]
+    assert [(name, at and at.replace(tzinfo=UTC), payload) for name, at, payload in found] == [
+        (each.id, each.scheduled_at, each.payload) for each in loaded
+    ]
+    assert found[0][2]["price"] == found[0][2]["part"]["price"] == "12345678901234567.89"
+
+
+def test_names_of_folders_are_text(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
+    """By their names, and by a mapping: no zero in front is lost, and nothing becomes a moment."""
+    for tenant, message_id in (("0042", "007"), ("42", "1e3")):
+        folder = tmp_path / "rows" / f"tenant={tenant}" / f"id={message_id}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"day": ["2026-12-01"]}), folder / "part.parquet")
+    named = make(tmp_path / "rows", form="parquet", kind="feed")
+    options = {"kind": "feed", "id_from": "/id", "tenant_from": "/tenant", "payload_from": "/day"}
+    mapped = make(tmp_path / "rows", "mapped", form="parquet", **options)
+
+    for manifest in (named, mapped):
+        assert {(each["id"], each["tenant"]) for each in messages_of(manifest, spark)} == {
+            ("007", "0042"),
+            ("1e3", "42"),
+        }
+
+
+def test_a_parquet_file_that_spark_cannot_read_is_told_in_one_sentence(make: Prepare, tmp_path: Path) -> None:
+    """One that is none, one of a type that Spark lacks, and one of another type than the first."""
+    good, bad, lacking = tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"
+    pq.write_table(pa.table({"id": pa.array([b"0" * 16], pa.uuid())}), good)
+    bad.write_bytes(b"PAR1 and nothing behind it PAR1")
+    pq.write_table(pa.table({"id": ["1"], "cell": pa.array([0.5], pa.float16())}), lacking)
+
+    with pytest.raises(GiveUp, match=r"/b.parquet: can't be read as Parquet; give a Parquet file"):
+        make(bad)
+    with pytest.raises(GiveUp, match=r"Spark can't read a column \(Illegal Parquet type: [^\n]* \(FLOAT16\)\)"):
+        make(lacking)
+    with pytest.raises(
+        GiveUp, match=r"/c.parquet: has columns of other types than file:///[^ ]*/a.parquet; prepare it"
+    ):
+        make(str(tmp_path / "[ac].parquet"))
+
+
 def test_a_table_of_postgres_is_read_in_the_order_of_its_query(
     make: Prepare, spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -333,14 +425,23 @@ def test_a_table_of_postgres_is_read_in_the_order_of_its_query(
             INSERT INTO orders SELECT n, timestamptz '2026-12-01 12:00Z' + n * interval '1 minute', n / 8.0, 'n' || n
             FROM generate_series(1, 2000) n;
             UPDATE orders SET id = NULL WHERE id = 1000;
+            CREATE TABLE typed (id uuid, tenant integer, price numeric(38,2), priority numeric(1), raw bytea);
+            INSERT INTO typed VALUES
+                ('0b4e3a52-98d7-4f42-8f0b-9f1d2c3b4a59', 7, 12345678901234567.89, 2, 'a'),
+                ('1b4e3a52-98d7-4f42-8f0b-9f1d2c3b4a59', 7, 1.5, 9, NULL);
         """
         database.run(sql)
         options: dict[str, Any] = {"kind": "feed", "id_from": "/id", "scheduled_at_from": "/due"}
         manifest = make(jdbc_url(database), table="SELECT * FROM orders ORDER BY due", **options)
         with pytest.raises(GiveUp, match="nowhere"):
             make(jdbc_url(database), "again", table="nowhere", **options)
+        typed = make(jdbc_url(database), "typed", table="typed", kind="feed")
     kept = messages_of(manifest, spark)
+    (one,) = messages_of(typed, spark)
 
+    assert (one["id"], one["tenant"], one["priority"]) == ("0b4e3a52-98d7-4f42-8f0b-9f1d2c3b4a59", "7", 2)
+    assert json.loads(one["payload"]) == {"price": "12345678901234567.89", "raw": "a"}
+    assert [each["field"] for each in rejects_of(typed, spark)] == ["priority"]
     assert len(kept) == 1999
     assert all(m["row"] == int(m["id"]) for m in kept)
     assert {json.loads(m["payload"])["total"] * 8 for m in kept if int(m["id"]) % 8 == 0} == set(range(8, 2001, 8)) - {

@@ -1,7 +1,8 @@
 """The rehearsal on real Spark: exactly what one process finds, whatever the form and the number of tasks."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,9 @@ from tests.unit.test_rehearsal import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pa: Any = pytest.importorskip("pyarrow")
+pq: Any = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 
@@ -75,3 +79,20 @@ def test_what_cannot_be_read_is_refused_as_in_one_process(
         SparkHistories.load(spark, str(path), COLUMNS)
 
     assert str(refusal.value).startswith(f"{path}: {sentence}")
+
+
+def test_typed_columns_of_a_history_are_read_as_in_one_process(spark: "SparkSession", tmp_path: Path) -> None:
+    """UUIDs are ids, nanoseconds and decimals are moments; a moment that no calendar has is told."""
+    ids = pa.array([bytes([number] * 16) for number in range(3)], pa.uuid())
+    for name, counts, kind in (("good", [1_000, 2_000, None], pa.timestamp("ns", "UTC")), ("far", [2**62], None)):
+        moments = pa.array(counts, pa.int64()).view(kind or pa.timestamp("us", "UTC"))
+        pq.write_table(pa.table({"id": ids[: len(counts)], "changed_at": moments}), tmp_path / f"{name}.parquet")
+    good, far = (str(tmp_path / f"{name}.parquet") for name in ("good", "far"))
+
+    in_process = ChangeHistories.load(good, COLUMNS)
+    assert dict(SparkHistories.load(spark, good, COLUMNS).sample(1.0)) == {n: list(at) for n, at in in_process}
+    assert {name: list(changes) for name, changes in in_process}[str(UUID(int=0))] == [1]
+    with pytest.raises(GiveUp, match="changed_at: is a moment outside of the years 1 to 9999; correct it"):
+        SparkHistories.load(spark, far, COLUMNS)
+    with pytest.raises(GiveUp, match="changed_at: is a moment outside of the years 1 to 9999; correct it"):
+        ChangeHistories.load(far, COLUMNS)

@@ -151,6 +151,7 @@ GOOD_FIELDS: list[tuple[dict[str, Any], str, Any]] = [
     ({"id": "a:b:c d"}, "id", "a:b:c d"),
     ({"id": "..."}, "id", "..."),
     ({"id": "./a"}, "id", "./a"),
+    *(({name: 42}, name, "42") for name in ("id", "tenant", "correlation_id", "idempotency_key")),
     ({"schema_version": 1}, "schema_version", 1),
     ({"lane": None}, "lane", "short"),
     ({"lane": "medium"}, "lane", "medium"),

@@ -21,7 +21,26 @@ from shared.messages.json_value import (
     encode_to_keep,
     find_flaw,
     parse_json,
+    parse_plain_objects,
 )
+
+ROUNDED = [
+    ("12345678901234567.89", "1.2345678901234568e+16 (write it as text, in quotes)"),
+    ("-1234567890123456.78", "-1234567890123456.8"),
+    ("0.1234567890123456789", "0.12345678901234568"),
+    ("1.00000000000000001", "1.0"),
+    ("1e-400", "0.0"),
+    ("1.2345e-320", "1.2347e-320"),
+    ("0." + "0" * 400 + "1", "0.0"),
+    ("9007199254740993.0", "9007199254740992.0"),
+    ("9007199254740993E0", "9007199254740992.0"),
+    ("0.1" + "0" * 800 + "1", "0.1"),
+]
+KEPT = [
+    *("0.30000000000000004", "0.10000000000000001", "1.500000000000000000000", "0.10000000000000000000000", "5e-324"),
+    *("0.1000000000000000055511151231257827", "123456789012345.67", "5.960464477539063e-8", "1E+2", "-0.0", "0e-400"),
+    *("1764446400.123456", "123456789012345680.0", "1.7976931348623157e308"),
+]
 
 UTF8_TEXT = st.text(alphabet=st.characters(codec="utf-8"))
 PLAIN_JSON = st.recursive(
@@ -65,8 +84,12 @@ def nest(depth: int, *, is_object: bool = False) -> Any:
         ('{"a":12345678901234567890123,"a":2}', "is ambiguous (the key 'a' is there twice)"),
         ('{"a":"\ud800","a":2}', "is ambiguous (the key 'a' is there twice)"),
         ("[" * 500 + '{"a":1,"a":2}' + "]" * 500, "is ambiguous (the key 'a' is there twice)"),
+        *(
+            (f'{{"n":{text}}}'.encode(), f"holds {text[:60]}, which a float would round to {read}")
+            for text, read in ROUNDED
+        ),
     ],
-    ids=range(23),
+    ids=range(23 + len(ROUNDED)),
 )
 def test_what_is_no_json_is_refused_with_half_a_sentence(text: str | bytes, phrase: str) -> None:
     """The half sentence fits behind a field's name and says where the text goes wrong."""
@@ -163,6 +186,22 @@ def test_a_plain_value_has_no_flaw_and_can_be_written(value: Any, expected: Any)
     """What has no flaw can be written and read back; tuples become lists."""
     assert find_flaw(value) is None
     assert json.loads(encode_json(value)) == expected
+
+
+@pytest.mark.parametrize("number", KEPT)
+def test_a_number_that_a_float_keeps_is_taken(number: str) -> None:
+    """Zeroes at its end, and the seventeen digits with which many programs write floats, lose nothing."""
+    assert repr(parse_json(f"[{number}]")) == repr([float(number)])
+    assert list(parse_plain_objects([f'{{"n":{number}}}'.encode()])) == [{"n": float(number)}]
+
+
+def test_the_quick_parser_leaves_a_number_that_it_would_round_to_the_strict_one() -> None:
+    """Digits in a string are no number."""
+    texts = [f'{{"n":{number}}}'.encode() for number, _ in ROUNDED]
+    texts.append(b'{"n":"1764446400000000","m":0.30000000000000004,"at":1764446400000000}')
+
+    assert [document is None for document in parse_plain_objects(texts)] == [True] * len(ROUNDED) + [False]
+    assert parse_json('{"n":"12345678901234567.89","m":"1e-400"}') == {"n": "12345678901234567.89", "m": "1e-400"}
 
 
 def test_json_is_written_in_the_compact_form_that_limits_count() -> None:

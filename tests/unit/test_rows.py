@@ -460,9 +460,9 @@ def test_a_parquet_moment_with_a_zone_is_taken(tmp_path: Path, unit: str) -> Non
             "scheduled_at: is '2026-01-01', a day alone; say when on that day",
         ),
         ({"priority": [2.5]}, "priority: is 2.5"),
-        ({"tolerance_seconds": pa.array([Decimal("1.5")])}, "tolerance_seconds: must be a number of seconds"),
-        ({"extra": [float("nan")]}, "payload: holds nan, which JSON does not know"),
-        ({"extra": [b"bytes"]}, "payload: holds a bytes, which JSON does not know"),
+        ({"tolerance_seconds": pa.array([Decimal("-1.5")])}, "tolerance_seconds: is -1.5; give seconds between"),
+        ({"extra": [float("nan")]}, "extra: holds nan, which JSON does not know"),
+        ({"extra": [b"\xff"]}, "extra: is binary and no UTF-8 text"),
         ({"payload": ['{"a":']}, "payload: begins like JSON but is no JSON"),
     ],
 )

@@ -229,7 +229,14 @@ def unescaped(name: str) -> list[Any]:
 
 CELL_TEXTS = {name: unescaped(name) for name in ORDINARY}
 CELLS: dict[str, list[tuple[Any, list[Any]]]] = {
-    "id": [("int64", [1, -5, 2**62, None]), ("float64", [1.0, 1.5, float("nan"), None]), ("binary", [b"a", None])],
+    "id": [
+        ("int64", [1, -5, 2**62, None]),
+        ("float64", [1.0, 1.5, float("nan"), None]),
+        ("binary", [b"a", b"\xff", None]),
+        (pyarrow.decimal128(38, 0), [Decimal(7), None]),
+        ("date32", [date(2026, 12, 1), None]),
+    ],
+    "tenant": [("int64", [7, None]), (pyarrow.decimal128(4, 1), [Decimal("1.5"), None])],
     "scheduled_at": [
         (
             pyarrow.timestamp("us", "UTC"),
@@ -253,8 +260,18 @@ CELLS: dict[str, list[tuple[Any, list[Any]]]] = {
         (pyarrow.map_("string", "int64"), [[("a", 1)], None]),
         ("bool", [True, False, None]),
     ],
-    "priority": [("int32", [1, 5, 6, None]), ("float64", [3.0, 3.5, float("nan"), None]), ("bool", [True, None])],
-    "tolerance_seconds": [("float64", [0.0, -0.0, 2592000.1, float("nan"), float("inf")]), ("int64", [5, 2**62])],
+    "priority": [
+        ("int32", [1, 5, 6, None]),
+        ("float64", [3.0, 3.5, float("nan"), None]),
+        ("bool", [True, None]),
+        (pyarrow.decimal128(4, 1), [Decimal("2.0"), Decimal("2.5"), None]),
+    ],
+    "tolerance_seconds": [
+        (pyarrow.duration("s"), [timedelta(seconds=5), None]),
+        (pyarrow.decimal128(4, 1), [Decimal("2.5"), None]),
+        ("float64", [0.0, -0.0, 2592000.1, float("nan"), float("inf")]),
+        ("int64", [5, 2**62]),
+    ],
 }
 
 

@@ -39,6 +39,16 @@ from spark.session.faults import explain_log, translate_spark_error, translate_s
             "/a/b.csv: there is no such file or folder",
         ),
         (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a/b.parquet. SQLSTATE: KD001",
+            GiveUp,
+            "/a/b.parquet: can't be read as the other files are; restore it",
+        ),
+        (
+            "[UNRECOGNIZED_SQL_TYPE] Unrecognized SQL type - name: geometry, id: 1111. SQLSTATE: 42704",
+            GiveUp,
+            "Spark can't read a column of the table (Unrecognized SQL type - name: geometry, id: 1111); give a query",
+        ),
+        (
             "Job aborted due to stage failure: …: java.io.IOException: No space left on device\n\tat …",
             DiskFull,
             "a disk is full (No space left on device); free some space where the manifest or the receipts lie, and",

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from shared.messages.json_value import parse_json
 from shared.messages.timespan import MOMENT_MAX
 from starter.insight.rehearsal.policies import to_datetime, to_microseconds
 from starter.insight.rehearsal.simulation import ChangeHistory
+from starter.intake.files.columns import UnreadableValue, to_text
 from starter.intake.files.rows import SUFFIXES
 
 MOMENT_LEAST = -MOMENT_MAX
@@ -39,8 +41,7 @@ class HistoryColumns:
     def read(self, cells: Cells) -> tuple[str, int | None]:
         """Give the id and the moment in microseconds, None for a page without a change; raises ValueError."""
         name, moment = cells
-        if isinstance(name, int) and not isinstance(name, bool):
-            name = str(name)
+        name = to_text(name)
         if not isinstance(name, str) or not name:
             raise ValueError(f"{self.id}: is {name!r:.60}; give text that is not empty")
         try:
@@ -51,6 +52,10 @@ class HistoryColumns:
 
 def read_moment(value: Any) -> int:
     """Read a moment as microseconds since 1970: RFC 3339 with an offset, or seconds since 1970; raises ValueError."""
+    if isinstance(value, UnreadableValue):
+        raise ValueError(value.problem)  # noqa: TRY004 — as for other values that are no moment
+    if isinstance(value, Decimal):
+        value = float(value)
     if isinstance(value, str):
         value = _read_text(value)
     if isinstance(value, datetime):

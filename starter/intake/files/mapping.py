@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.errors import GiveUp, InvalidEnvelope, InvalidSetting
-from starter.intake.files.columns import Columns, read_cell, read_number, to_json
+from starter.intake.files.columns import Columns, read_cell, read_field, read_value
 from starter.intake.files.table_options import TableOptions, check_names, show_names
 from starter.records.local_moments import LocalMoments
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
@@ -111,13 +111,17 @@ class _MappedColumns:
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
         self.mapping.table.check_cells(cells, self.names)
         pairs = zip(self.names, cells, strict=False)
-        document = {name: to_json(cell) for name, cell in pairs if cell is not None and cell != ""}
-        fields = dict(self.mapping.to_fields(document))
-        if "priority" in fields:
-            fields["priority"] = read_number(fields["priority"])
+        document = {name: cell for name, cell in pairs if cell is not None and cell != ""}
+        found = self.mapping.to_fields(document)
+        fields = {name: read_field(name, value) for name, value in found.items() if name != "payload"}
+        return {**fields, "payload": self._read_payload(found["payload"])}
+
+    def _read_payload(self, payload: Any) -> Any:
         if self.is_text:  # only the payload: an id keeps its leading zeroes, and other fields are text anyway
-            fields["payload"] = _read_cells(fields["payload"])
-        return fields
+            return _read_cells(payload)
+        if self.mapping.options.payload_from is not None:
+            return read_value("payload", payload)
+        return {name: read_value(name, cell) for name, cell in payload.items()}
 
 
 def _read_cells(payload: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shared.errors import GiveUp
+from starter.intake.files.arrow import read_rows
 
 _arrow: Any = importlib.import_module("pyarrow")
 _parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -25,22 +26,39 @@ class ParquetTable:
         try:
             if path.is_file() and path.stat().st_size == 0:
                 raise GiveUp(f"{path}: is empty; there is nothing to start")
-            self._file = _parquet.ParquetFile(path, pre_buffer=False)
+            # with nanoseconds, the moments of INT96 would only reach from 1677 to 2262
+            self._file = _parquet.ParquetFile(path, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except (OSError, _arrow.ArrowException) as exc:
             raise GiveUp(f"{path}: can't be read as Parquet ({_reason(exc)}); give a Parquet file") from exc
         self.total: int = self._file.metadata.num_rows
         self.names: tuple[str, ...] = tuple(self._file.schema_arrow.names)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Give each row by column; moments are datetimes. Raises GiveUp where the file is damaged."""
+        """Give each row by column, see `read_values`. Raises GiveUp where the file is damaged."""
         number = 0
         try:
-            for batch in self._file.iter_batches(batch_size=_BATCH_ROWS):
-                for row in batch.cast(_in_microseconds(batch.schema), safe=False).to_pylist():
+            for batch in self._read_batches():
+                for row in read_rows(batch):
                     number += 1
                     yield row
-        except (OSError, ValueError, OverflowError, _arrow.ArrowException) as exc:
+        except (OSError, _arrow.ArrowException) as exc:
             raise GiveUp(f"{self._path}: can't be read after row {number} ({_reason(exc)}); restore the file") from exc
+
+    def _read_batches(self) -> Iterator[Any]:
+        batches = self._file.iter_batches(batch_size=_BATCH_ROWS)
+        schema = find_schema(self._file)
+        return batches if schema.equals(self._file.schema_arrow) else (batch.cast(schema) for batch in batches)
+
+
+def find_schema(file: Any) -> Any:
+    """Give the columns of a ParquetFile; moments of INT96, which have no zone of their own, are in UTC."""
+    leaves = file.schema
+    physical = [leaves.column(place).physical_type for place in range(len(leaves))]
+    if "INT96" not in physical:
+        return file.schema_arrow
+
+    rest = iter(physical)
+    return _arrow.schema([field.with_type(_find_type(field.type, rest)) for field in file.schema_arrow])
 
 
 def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> int:
@@ -61,13 +79,21 @@ def open_zstd(stream: BinaryIO) -> Any:
     return io.BufferedReader(_arrow.CompressedInputStream(stream, "zstd"))
 
 
-def _in_microseconds(schema: Any) -> Any:
-    """Give the schema with all timestamps in microseconds, which is what a datetime holds, and zones as UTC."""
-
-    def convert(kind: Any) -> Any:
-        return _arrow.timestamp("us", kind.tz and "UTC") if _arrow.types.is_timestamp(kind) else kind
-
-    return _arrow.schema([_arrow.field(field.name, convert(field.type)) for field in schema])
+def _find_type(kind: Any, physical: Iterator[str]) -> Any:
+    """Give the type of a column whose leaves have these physical types: moments of INT96 are in UTC."""
+    types = _arrow.types
+    if isinstance(kind, _arrow.BaseExtensionType):
+        _find_type(kind.storage_type, physical)
+        return kind
+    if types.is_struct(kind):
+        return _arrow.struct([field.with_type(_find_type(field.type, physical)) for field in kind])
+    if types.is_map(kind):
+        key = kind.key_field.with_type(_find_type(kind.key_type, physical))
+        return _arrow.map_(key, kind.item_field.with_type(_find_type(kind.item_type, physical)), kind.keys_sorted)
+    if types.is_nested(kind):
+        item = kind.value_field.with_type(_find_type(kind.value_type, physical))
+        return _arrow.list_(item) if types.is_list(kind) else kind
+    return _arrow.timestamp("us", "UTC") if next(physical) == "INT96" else kind
 
 
 def _reason(exc: Any) -> str:

@@ -180,10 +180,10 @@ async def _read_envelope(request: Request) -> Envelope:
         if name in given:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: stands in the path; leave it out", name)
     _add_key(request, given)
-    tenant = given.get("tenant", "")
-    find_access(request).check_tenant(tenant if isinstance(tenant, str) else "")
     fields = {**given, "kind": kind, "id": message_id}
-    return parse_envelope(fields, envelope_rules(api.settings, api.registry))
+    envelope = parse_envelope(fields, envelope_rules(api.settings, api.registry))
+    find_access(request).check_tenant(envelope.tenant)
+    return envelope
 
 
 def _add_key(request: Request, given: dict[str, Any]) -> None:
