@@ -33,9 +33,9 @@ def record(value: Any, headers: Pairs | dict[str, bytes] = (), key: bytes | None
     return Record("orders", 3, 17, 1_795_291_200_000, key, raw, pairs)
 
 
-def decode(given_record: Record, *, has_changes: bool = False, **options: Any) -> Delivery:
+def decode(given_record: Record, **options: Any) -> Delivery:
     """Read one record with options as they are typed, both alone and as one of many."""
-    read = FormatOptions.of_changes if has_changes else FormatOptions.read
+    read = FormatOptions.of_changes if options.pop("has_changes", False) else FormatOptions.read
     formats = Formats(read(**options), RULES)
     (found,) = formats.decode_many([given_record])
     if isinstance(found, DeadRecord):
