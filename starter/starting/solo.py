@@ -74,7 +74,8 @@ class SoloStarter:
         if isinstance(known, RPCError):
             if not is_missing(known):
                 return to_refusal(known, tag, receipt.workflow_id, attempts)
-            known = {}
+            known = NO_SOURCES
+
         if is_key_reused(known, source, fingerprint):
             return receipt._replace(outcome=StartOutcome.REJECTED, reason=KEY_REUSED)
         if source in known:

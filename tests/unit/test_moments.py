@@ -116,7 +116,7 @@ def find_moment(value: Any, options: Options) -> datetime:
 @pytest.mark.parametrize(("value", "moment"), MOMENTS, ids=range(len(MOMENTS)))
 def test_a_moment_may_be_written_in_several_ways(value: Any, moment: datetime) -> None:
     """As seconds or milliseconds since 1970, as a number or digits, as an HTTP date or RFC 3339; and so an expiry."""
-    later = MAPPED | {"expires_at_from": "/at"}
+    later: Options = MAPPED | {"expires_at_from": "/at"}
     envelope = decode(record({"at": value}), **later).envelope
     named = parse_envelope({"kind": "feed", "id": "a", "scheduled_at": value}, RULES)
 
