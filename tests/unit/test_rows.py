@@ -361,6 +361,7 @@ def test_the_format_is_known_by_the_name(write: Write, name: str) -> None:
         ("a.json", b'{"id": "1"}\n{"id": "2]\\\\\\""}\n'),
         ("a.jsonl", b"[\n" + b" " * 200_000 + b'{"id": "1"},\n{"id": "2]\\\\\\""}\n]'),
     ],
+    ids=range(7),
 )
 def test_json_may_be_a_list_or_one_object_after_another(write: Write, name: str, content: bytes) -> None:
     """As programs export it, whatever stands between the objects; compressed or not."""
@@ -393,6 +394,7 @@ def test_a_bad_item_of_a_list_is_refused_alone(write: Write) -> None:
         ("a.json", b'[{"id": "1"}, {"id": "2"}', "ends inside its list after row 2; restore the file"),
         ("a.jsonl.gz", gzip.compress(b'{"id": "1"}\n{"id": "2"}\n')[:-10], "can't be unpacked any further ("),
     ],
+    ids=["a list", "gzip"],
 )
 def test_a_file_that_was_cut_off_says_so_after_its_rows(write: Write, name: str, content: bytes, sentence: str) -> None:
     """What came whole is read; that the rest is missing is never silent."""
