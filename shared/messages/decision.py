@@ -290,7 +290,10 @@ def _request_due(
 
 def _bound(moment: str, now: float) -> tuple[float, str]:
     """Give the due time for a requested moment, and a note if it had to be another one."""
-    due_at = to_epoch(moment)
+    try:
+        due_at = to_epoch(moment)
+    except ValueError as exc:
+        raise ValueError(f"due_at {exc}") from exc
     if due_at <= now:
         return _floor(now), "in the past: due now"
     if due_at > now + MAX_DELAY:

@@ -93,7 +93,7 @@ DEAD: list[tuple[Record, Options, str, str, str]] = [
         "kind",
         "as the event's type is 'com.example.Order'; use lower-case letters",
     ),
-    (record(EVENT | {"correlationid": 1}, (STRUCTURED,)), {}, "InvalidField", "correlation_id", "must be a string"),
+    (record(EVENT | {"correlationid": 1.5}, (STRUCTURED,)), {}, "InvalidField", "correlation_id", "must be a string"),
     (record(1, key=None), MAPPED, "MissingKey", "key", "is null, but the id comes from it"),
     (record(None, key=None), {}, "MissingKey", "key", "is null"),
     (record(None, key=None), {"kind": "feed"}, "MissingKey", "key", "produce records with a key"),

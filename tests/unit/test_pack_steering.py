@@ -32,7 +32,10 @@ FLAWED: list[tuple[Signal | UnreadableSignal, str]] = [
         Revise("x" * 99),
         "Revise: the payload is 101 bytes of JSON, the limit is 100; keep bulk data elsewhere and send its key",
     ),
-    (Reschedule("soon"), "Reschedule: Invalid isoformat string: 'SOON'"),
+    (
+        Reschedule("soon"),
+        "Reschedule: due_at is 'soon', not RFC 3339 with an offset; write it like 2026-11-21T20:00:00Z or …+01:00",
+    ),
     (Reprioritize(7), "Reprioritize: priority 7 is not between 1 and 5"),
 ]
 
