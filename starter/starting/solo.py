@@ -232,7 +232,7 @@ class SoloStarter:
 
 
 def _keep_newer(known: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
-    return {source: offset for source, offset in found.items() if offset > known.get(source, -1)}
+    return {source: offset for source, offset in found.items() if not is_repeated(known, source, offset)}
 
 
 def _find_repetition(delivery: Delivery, known: Mapping[str, int]) -> tuple[StartOutcome, str] | None:

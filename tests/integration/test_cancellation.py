@@ -199,7 +199,7 @@ LAYOUT = {"lane": "short", "packs": 3, "size": 1000, "coalesce": 60.0}
         (GATES_WORKFLOW, GATES_MEMO, (CLOSE, {"gate": "g", "opens_at": 2e9, "reason": "r"})),
         (IDLE_WORKFLOW, IDLE_MEMO, ("limits", {"pack_messages": 7})),
         (CAPACITY_WORKFLOW, CAPACITY_MEMO, (MEASURED, "worker", 7.0)),
-        (LAYOUT_WORKFLOW, LAYOUT_MEMO, ("keep", LAYOUT | {"packs": 7})),
+        (LAYOUT_WORKFLOW, LAYOUT_MEMO, ("grow", {"packs": 4})),
     ],
 )
 async def test_the_workflows_beside_messages_ignore_cancellation(

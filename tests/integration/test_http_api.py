@@ -383,7 +383,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/v1/messages/{kind}/a", {"json": {"lane": "fast"}}, 422, "lane"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"priority": 6}}, 422, "priority"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"priority": True}}, 422, "priority"),
-    ("POST", "/v1/messages/{kind}/a", {"json": {"tenant": 7}}, 422, "tenant"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"tenant": 7.5}}, 422, "tenant"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"tenant": "x" * 65}}, 422, "tenant"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"scheduled_at": "soon"}}, 422, "scheduled_at"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"scheduled_at": "2026-01-01T00:00:00"}}, 422, "scheduled_at"),

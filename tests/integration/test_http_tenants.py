@@ -36,7 +36,7 @@ write = true
 tenants = ["acme"]
 """
 OWNER, ACME = ({"Authorization": f"Bearer {token}"} for token in ("owner-0123456789ab", "acme-0123456789abc"))
-TAKEN, FREE, OWN = "taken", "free", "own"
+TAKEN, FREE, OWN = "taken", "nobody", "own"  # the first two are of one pack
 """Ids: of a message of another tenant, of none, and of one of the token's own tenant."""
 SECONDS = 30.0
 """Most that an answer may take: less than the `wait` asked for, as waiting would tell that there is something."""
