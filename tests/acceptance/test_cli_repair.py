@@ -63,6 +63,7 @@ class BrokenPack(Broken):
         """Take newcomers."""
 
 
+@pytest.mark.long
 async def test_what_stands_still_is_told_and_brought_back(  # noqa: PLR0917 — fixtures
     client: Client, settings: Settings, serve: Serve, begin: Begin, control: Control, run: Run, kind: str
 ) -> None:
@@ -127,6 +128,7 @@ class BrokenGates:
         raise ValueError("what a bad release says")
 
 
+@pytest.mark.long
 async def test_the_workflow_of_the_gates_is_named_by_its_id_and_brought_back(
     client: Client, settings: Settings, serve: Serve, run: Run
 ) -> None:

@@ -59,6 +59,7 @@ async def start(run: Run, dev: Dev) -> None:
     assert ran.code == 0, ran.err
 
 
+@pytest.mark.long
 async def test_messages_run_until_ctrl_c_and_go_on_the_next_time(begin: Begin, run: Run, tmp_path: Path) -> None:
     """The worker belongs to this server, whatever the environment says of another; it drains before the server ends."""
     dev = await begin("--data", "mine")

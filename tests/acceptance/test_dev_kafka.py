@@ -58,6 +58,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Iterator[Begin]:
         listening.cancel()  # what still runs is read to its end by who kills it
 
 
+@pytest.mark.long
 async def test_ctrl_c_ends_server_worker_and_broker(begin: Begin, run: Run, tmp_path: Path) -> None:
     """All of them serve until then, on the addresses that it says."""
     dev = await begin()

@@ -17,6 +17,7 @@ from tests.processes import run_to_end
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.long
 async def test_a_full_disk_is_told_by_the_board_and_by_commands(small_disk: Path, environment: dict[str, str]) -> None:
     """Each names the folder and what to do, also once the server has gone; before, none of them says a word of it."""
     running = EmbeddedOptions(data=small_disk / DEFAULT_DATA, port=find_free_port(), ui_port=None, slim=False)

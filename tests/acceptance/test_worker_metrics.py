@@ -89,6 +89,7 @@ async def test_each_process_has_a_port_of_its_own(
         await wait_until(are_both, "both tell")
 
 
+@pytest.mark.long
 async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
     server: EmbeddedServer, settings: Settings, client: Client, message_id: Callable[[], str], metrics_address: str
 ) -> None:

@@ -252,6 +252,7 @@ async def test_a_server_that_refuses_the_client_as_such_ends_it_all(
     assert asyncio.all_tasks() <= before
 
 
+@pytest.mark.long
 async def test_a_server_at_its_limit_is_given_time(tmp_path: Path, settings: Settings) -> None:
     """A server that takes ten calls a second objects to more: the starter slows down, and all are accepted."""
     options = EmbeddedOptions(

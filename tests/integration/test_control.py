@@ -269,6 +269,7 @@ async def test_a_message_that_has_ended_is_shown_without_a_worker(
     assert alone.ended == {"state": "done", "version": 1, "result": "well done"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["pack"])
 async def test_without_a_worker_nobody_tells_of_what_is_packed_but_signals_are_kept(
     control: Control, serve: Serve, begin: Begin, sleeper: Handler, kind: str
@@ -437,6 +438,7 @@ async def test_a_due_time_that_has_passed_in_the_index_is_no_due_time(
     assert abs(indexed - soon) < timedelta(seconds=1)
 
 
+@pytest.mark.long
 async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_verbs(
     tmp_path: Path, settings: Settings, encoding: str
 ) -> None:

@@ -92,6 +92,7 @@ def look(client: Client, server: EmbeddedServer, settings: Settings) -> Look:
     return look
 
 
+@pytest.mark.long
 async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worker_is_killed(
     look: Look, client: Client, server: EmbeddedServer, settings: Settings, start: Start
 ) -> None:

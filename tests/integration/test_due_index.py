@@ -111,6 +111,7 @@ async def test_a_crowd_is_narrowed_down(field: Field, monkeypatch: pytest.Monkey
     assert index.calls - before == 2  # the window fits by now: one count, one list
 
 
+@pytest.mark.long
 async def test_an_index_that_is_away_is_told_from_an_empty_one(tmp_path: Any, settings: Settings) -> None:
     """Who asks must wait, and not believe that nobody sleeps."""
     async with run_embedded(EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)) as server:

@@ -46,6 +46,7 @@ class Clocked:
         return self._count
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 async def test_a_signal_that_meets_a_query_is_applied_at_the_time_of_its_task(client: Client) -> None:
     """A worker that reads a history for a query finds signals there whose task nobody has begun."""

@@ -113,6 +113,7 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
     assert 0.9 < by_sample / all_due < 1.1, "half of the packs stand for all"
 
 
+@pytest.mark.long
 async def test_what_a_closed_gate_holds_is_counted_apart_and_is_due_when_it_opens(
     quiet: Client, settings: Settings, kind: str, encoding: str
 ) -> None:

@@ -108,6 +108,7 @@ async def test_a_gate_closed_by_one_worker_is_closed_for_every_worker_and_every_
     assert [name for _, name in site.calls if name == neighbour.id] == []
 
 
+@pytest.mark.long
 async def test_a_closed_kind_or_tenant_holds_its_messages_and_no_others(
     serve: Serve, starter: BulkStarter, kind: str, gates: GateControl, begin: Begin
 ) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 
+import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, handler
@@ -58,6 +59,7 @@ async def test_a_kind_that_becomes_larger_gets_more_packs_by_itself(
     assert set(called.values()) == {1}
 
 
+@pytest.mark.long
 async def test_a_full_pack_takes_the_rest_once_its_kind_has_grown(
     client: Client, settings: Settings, serve: Serve, message_id: Callable[[], str]
 ) -> None:

@@ -187,6 +187,7 @@ def _is_due(call: Entry, sleepers: Sleepers) -> bool:
     return sleepers.due[call.id] <= sleepers.now
 
 
+@pytest.mark.long
 async def test_ten_messages_are_not_spun(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:

@@ -68,6 +68,7 @@ async def are_deleted(client: Client, runs: dict[str, str]) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wait", [12.0, 0.0])
 async def test_a_left_run_is_deleted_once_its_closing_is_long_acknowledged(
     own_server: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch, wait: float

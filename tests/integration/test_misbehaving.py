@@ -244,6 +244,7 @@ async def test_a_kind_without_a_handler_waits_instead_of_being_parked(
         assert (await message.wait_ended())["state"] == "done"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["pack"])  # what has a workflow of its own has nobody to wait for
 async def test_those_who_take_long_on_a_longer_lane_delay_nobody_of_their_pack_on_a_shorter_one(
     serve: Serve, begin: Begin, kind: str

@@ -103,6 +103,7 @@ async def test_the_higher_priority_goes_first_on_a_busy_lane(crowd: Crowd, serve
     assert max(crowd.places("a")) < MANY // 3
 
 
+@pytest.mark.long
 async def test_activities_that_wait_for_a_slot_are_overtaken_too(crowd: Crowd) -> None:
     """A message of priority 1 begins with the first slot that is free, though others have been waiting for it."""
     crowd.is_open.clear()

@@ -235,6 +235,7 @@ async def test_a_pack_that_no_worker_serves_says_so_and_keeps_what_it_is_told(
         await wait_until(lambda: has(control, kind, "a", state="paused"), "the signal is applied")
 
 
+@pytest.mark.long
 async def test_repeated_starts_do_not_fill_the_history_of_a_pack_without_a_worker(
     client: Client, settings: Settings, serve: Serve, *, control: Control, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

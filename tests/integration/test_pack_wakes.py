@@ -94,6 +94,7 @@ async def test_a_full_run_ends_when_the_pack_wakes(client: Client, settings: Set
     assert payload.metadata["encoding"] == ZLIB, "its state is stored compressed"
 
 
+@pytest.mark.long
 async def test_a_pack_has_as_many_cycles_in_a_run_as_the_setting_says(
     client: Client, settings: Settings, serve: Serve, kind: str
 ) -> None:
@@ -114,6 +115,7 @@ async def test_a_pack_has_as_many_cycles_in_a_run_as_the_setting_says(
     assert (whole[BATCH], whole["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (3, 1)
 
 
+@pytest.mark.long
 async def test_first_runs_differ_so_that_packs_filled_together_do_not_go_on_anew_together(
     client: Client, settings: Settings, serve: Serve, kind: str
 ) -> None:

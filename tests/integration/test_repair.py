@@ -132,6 +132,7 @@ async def test_repair_leaves_out_the_one_signal_that_does_the_harm(  # noqa: PLR
         assert "2031-01-01" in str((await control.show(kind, "a")).status)
 
 
+@pytest.mark.long
 async def test_repair_leaves_out_the_signal_with_which_a_pack_began(
     client: Client, settings: Settings, serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def check(rows: dict[str, list[tuple[Any, ...]]]) -> None:
     assert rows["parked"] == [("feed", "<script>alert(1)</script>", 1)]
 
 
+@pytest.mark.long
 def test_a_report_adds_up_and_can_be_read(spark: "SparkSession", manifest: Manifest, tmp_path: Path) -> None:
     """From JSON lines and from Parquet alike; the page asks nobody for anything, and runs nothing that messages say."""
     lines = tmp_path / "events.jsonl"
@@ -135,6 +136,7 @@ def test_a_report_of_starts_alone_needs_no_events(spark: "SparkSession", manifes
     assert (tmp_path / "report" / "report.html").exists()
 
 
+@pytest.mark.long
 async def test_events_are_read_from_their_topic(
     spark: "SparkSession", manifest: Manifest, broker: EmbeddedBroker, settings: Settings, tmp_path: Path
 ) -> None:

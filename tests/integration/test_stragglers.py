@@ -275,6 +275,7 @@ def open_gate(gate: Path) -> None:
     gate.touch()
 
 
+@pytest.mark.long
 @MOMENTS
 async def test_calls_of_a_killed_worker_are_made_again_once_each(
     server: EmbeddedServer, settings: Settings, stragglers: list[Subject], ledger: Ledger, *, is_answered: bool

@@ -89,6 +89,7 @@ async def _read_input(history: WorkflowHistory) -> Mapping[str, Any]:
     return wire
 
 
+@pytest.mark.long
 async def test_a_run_whose_worker_is_killed_with_calls_in_flight_replays(
     server: EmbeddedServer, client: Client, settings: Settings, ledger: Ledger
 ) -> None:

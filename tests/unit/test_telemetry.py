@@ -212,6 +212,7 @@ def test_what_a_library_tells_is_sent_where_it_is_part_of_a_sampled_cycle(receiv
     assert seen["request"].attributes == {"correlation_id": "c-1"}
 
 
+@pytest.mark.long
 def test_a_receiver_that_never_answers_holds_nobody_up() -> None:
     """Neither while spans are sent nor for long at the end."""
     before = set(threading.enumerate())
