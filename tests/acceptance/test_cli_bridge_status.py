@@ -75,7 +75,7 @@ async def produce(broker: EmbeddedBroker, topic: str, *values: bytes, partition:
 
 async def ask(address: str, page: str) -> tuple[int, Any]:
     """Give the code and the JSON that an address answers, or nothing while it does not."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         try:
             answer = await client.get(f"http://{address}{page}")
         except httpx.TransportError:
@@ -200,7 +200,7 @@ async def test_prometheus_fetches_the_lag_of_a_real_topic(
     metrics = f"127.0.0.1:{find_free_port()}"
 
     async def fetch() -> dict[str, float]:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             lines = (await client.get(f"http://{metrics}/metrics")).text.splitlines()
         return {(found := line.rpartition(" "))[0]: float(found[2]) for line in lines if line.startswith("dormice_")}
 

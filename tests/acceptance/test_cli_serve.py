@@ -145,7 +145,7 @@ async def test_it_ends_in_order_and_tells_no_secret(
     token, payload = "0123456789abcdef-token", "a payload nobody may read"
     (tmp_path / "tokens.toml").write_text(f'[all]\ntoken = "{token}"\nwrite = true\n')
     process, url = await begin(spawn, {**serving_environment, "DORMICE_API_TOKENS_FILE": "tokens.toml"})
-    async with httpx.AsyncClient(base_url=url) as api:
+    async with httpx.AsyncClient(base_url=url, timeout=30) as api:
         refused = await api.post("/v1/messages/nothing/x", json={"payload": payload})
         headers = {"Authorization": f"Bearer {token}"}
         wrong = await api.post("/v1/messages/nothing/x", json={"payload": payload}, headers=headers)

@@ -115,7 +115,7 @@ async def test_a_fastapi_application_with_packages_of_the_same_names_starts_mess
     try:
         assert process.stdout is not None
         found = json.loads(await process.stdout.readline())
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as people:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as people:
             await wait_until(lambda: _answers(people), "the application runs")
             path = "/people/ada/reminder"
             answers = [await people.put(path, params={"at": LATER.isoformat()}, json={"to": "x"}) for _ in range(2)]

@@ -59,7 +59,7 @@ async def test_a_page_that_is_allowed_reads_and_writes(url: str) -> None:
     """It asks beforehand, as browsers do; the token comes as a bearer token or in the path."""
     sealed, plain = await payloads_of("a secret"), await payloads_of("a secret", is_sealed=False)
     asks = {"Origin": PAGE, "X-Namespace": "default"}
-    async with httpx.AsyncClient(base_url=url) as page:
+    async with httpx.AsyncClient(base_url=url, timeout=30) as page:
         wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-namespace"}
         before = await page.options("/decode", headers={**asks, **wanted})
         by_header = await page.post("/decode", json=sealed, headers=asks | BEARER)
@@ -81,7 +81,7 @@ async def test_what_is_compressed_is_expanded_also_inside_what_is_encrypted(url:
     value = {"entries": ["x" * 100] * 100}
     plain, compressed = await payloads_of(value, is_sealed=False), to_raw(value)
     broken = {"payloads": [{"metadata": {"encoding": base64.b64encode(b"binary/zlib").decode()}, "data": "AAAA"}]}
-    async with httpx.AsyncClient(base_url=url, headers=BEARER) as page:
+    async with httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30) as page:
         expanded = await page.post("/decode", json=await payloads_of(compressed, is_sealed=False))
         opened = await page.post("/decode", json=await payloads_of(compressed))
         refused = await page.post("/decode", json=broken)
@@ -109,7 +109,7 @@ REFUSALS: dict[str, tuple[int, Asking]] = {
 
 async def test_who_may_not_ask_is_refused(url: str) -> None:
     """A wrong origin with 403, a wrong token with 401, and no page of another origin may read why."""
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
         answers = {
             name: await client.request(
                 method, path, headers=[(k.encode(), v.encode()) for k, v in headers.items()], content=body

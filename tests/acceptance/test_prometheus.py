@@ -58,7 +58,7 @@ async def prometheus(tmp_path: Path, metrics_address: str) -> AsyncGenerator[htt
             stderr=log,
         )
     try:
-        async with httpx.AsyncClient(base_url=f"http://{address}/api/v1", trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=f"http://{address}/api/v1", trust_env=False, timeout=30) as http:
             yield http
     finally:
         if process.returncode is None:

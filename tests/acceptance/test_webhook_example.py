@@ -56,7 +56,7 @@ async def test_the_receiver_decides_over_the_life_of_a_message(
 
 async def test_the_receiver_takes_nothing_that_is_not_signed(receiver: str) -> None:
     """Neither without a signature, nor with one that is made up."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         for header in ({}, {"Dormice-Signature": "t=1,v1=00"}, {"Dormice-Signature": "v1=00"}):
             answer = await client.post(receiver, json={}, headers=header)
             assert answer.status_code == 401

@@ -28,7 +28,7 @@ SERIES = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 async def fetch(address: str) -> dict[str, float]:
     """Give the series that an address publishes, with sorted labels; none while nothing listens there."""
     try:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
             text = (await http.get(f"http://{address}/metrics")).text
     except httpx.TransportError:
         return {}

@@ -120,7 +120,7 @@ class Running:
         port = next((c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN), None)
         if port is None:
             return 0, {}
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
             answer = await http.get(f"http://127.0.0.1:{port}/readyz")
         return answer.status_code, answer.json()
 

@@ -252,7 +252,7 @@ async def find_result(result: Any) -> Any:
 
 async def is_known(place: Place, task_id: str) -> bool:
     """Whether dormice has ever had a task."""
-    async with httpx.AsyncClient(base_url=place.api) as api:
+    async with httpx.AsyncClient(base_url=place.api, timeout=30) as api:
         return (await api.get(f"/v1/messages/{place.kind}/{task_id}")).is_success
 
 

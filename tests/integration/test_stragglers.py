@@ -203,7 +203,7 @@ async def test_a_handler_that_hangs_is_parked_by_its_own_timeout_while_its_neigh
         await wait_until(lambda: shows(control, hanging, state="parked"), "it is parked")
         reason = (await control.show(kind, hanging.id)).listed.parked_reason
         for message in neighbours:
-            assert await has_come_to(control, message, 3), "it went on meanwhile"
+            assert await has_come_to(control, message, 2), "it went on meanwhile"
 
     assert reason == "attempt 2 of 2: no outcome within 4 s"
     assert calls.pop((hanging.id, 0)) == 2
