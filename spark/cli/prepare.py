@@ -48,6 +48,9 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from spark.session.session import check_installed
+
+    check_installed()  # the readers of rows need pyarrow as soon as they are imported
     from activities.registry import envelope_rules, load_registry
     from spark.prepare.prepare import PrepareOptions, check_target, prepare
     from spark.prepare.summary import read_summary

@@ -67,8 +67,14 @@ def build_session(
     return session
 
 
+def check_installed() -> None:
+    """Raise Misconfigured when a package that Spark's jobs need is missing."""
+    # pyspark asks for the others as it is used
+    check_extra("spark", "a Spark job", "pyspark", "pandas", "pyarrow")
+
+
 def _find_session() -> "SparkSession | None":
-    check_extra("spark", "a Spark job", "pyspark", "pandas", "pyarrow")  # pyspark asks for the others as it is used
+    check_installed()
     from pyspark.sql import SparkSession  # noqa: PLC0415 — an extra, and slow to import
 
     return SparkSession.getActiveSession()

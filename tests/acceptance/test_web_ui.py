@@ -174,7 +174,7 @@ async def test_the_page_of_a_pack_counts_its_messages_and_steers_them(
         layout = await web.read_details()
 
     assert f"2 messages of kind {kind}: 1 asleep, 0 running, 1 paused, 0 parked" in pack
-    assert "1 packs of up to 100 messages, lane short, coalescing 5 min" in layout
+    assert "1 packs of about 100 messages, lane short, coalescing 5 min" in layout
 
 
 async def is_paused(control: Control, kind: str, message_id: str) -> bool:
