@@ -13,7 +13,7 @@ from temporalio.service import RPCError
 
 from shared.errors import RetryLater
 from shared.messages.json_value import decode_json, encode_json
-from shared.messages.placement import Layout, pack_workflow_id
+from shared.messages.placement import pack_index, pack_workflow_id
 from shared.packs.counts import FIRST, count_due, count_entries
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
@@ -24,7 +24,7 @@ from starter.starting.layouts import Layouts
 from starter.starting.queries import NO_ANSWER, HistoryRoom, query
 from starter.starting.receipts import KEY_REUSED, ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
-from workflows.packs.receipts import CROWDING, FULL, KNOWN, REUSED, REVISED, STOPPED
+from workflows.packs.receipts import CROWDING, FULL, KNOWN, MOVED_BY, REUSED, REVISED, STOPPED
 
 ADMIT = "admit"
 
@@ -155,25 +155,28 @@ class PackStarter:
     async def _query_fates(self, chunk: Chunk[Any], token: str) -> _Fates:
         everyone = range(len(chunk.tags))
         try:
-            return await self._find_fates(chunk.layout, chunk.index, token, everyone)
+            return await self._find_fates(chunk, chunk.index, token, everyone)
         except RetryLater as exc:
             return dict.fromkeys(everyone, (StartOutcome.FAILED, str(exc)))
 
-    async def _find_fates(self, layout: Layout, index: int, token: str, positions: Sequence[int]) -> _Fates:
+    async def _find_fates(self, chunk: Chunk[Any], index: int, token: str, positions: Sequence[int]) -> _Fates:
         """Query the pack, and the packs to which it has forwarded messages that moved there; raises RetryLater."""
-        receipt = await self._query_receipt(pack_workflow_id(layout.kind, index), token)
+        receipt = await self._query_receipt(pack_workflow_id(chunk.layout.kind, index), token)
         if CROWDING in receipt and self._layouts is not None:
             crowding = receipt[CROWDING] * (FULL_FACTOR if FULL in receipt else 1)
             with contextlib.suppress(RetryLater):  # whoever starts the next message asks again
-                await self._layouts.ask_for_room(layout, crowding)
+                await self._layouts.ask_for_room(chunk.layout, crowding)
 
         fates: _Fates = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
         fates |= {positions[int(n)]: _FULL for n in receipt.get(FULL, ())}
         for name, outcome in self._outcomes.items():
             fates |= {positions[n]: outcome for n in receipt.get(name, ())}
-        moved: dict[str, list[int]] = receipt.get("moved", {})
-        for other, part in moved.items():
-            fates |= await self._find_fates(layout, int(other), token, [positions[n] for n in part])
+
+        if MOVED_BY in receipt:
+            left = [position for position in positions if position not in fates]
+            for other, part in _group_by_pack(chunk.ids, left, receipt[MOVED_BY]).items():
+                if other != index:
+                    fates |= await self._find_fates(chunk, other, token, part)
         return fates
 
     async def _query_receipt(self, name: str, token: str) -> dict[str, Any]:
@@ -192,6 +195,14 @@ class PackStarter:
                 raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
+
+
+def _group_by_pack(ids: Sequence[str], positions: Sequence[int], packs: int) -> dict[int, list[int]]:
+    """Group positions by the pack that has their message when there are so many."""
+    groups: dict[int, list[int]] = {}
+    for position in positions:
+        groups.setdefault(pack_index(ids[position], packs), []).append(position)
+    return groups
 
 
 def _find_repeated(ids: list[str]) -> list[int]:

@@ -11,7 +11,7 @@ KEPT_SECONDS = 300.0  # how long a sender may query its receipt: it retries at g
 KNOWN, REVISED, STOPPED, REUSED, FULL = "known", "revised", "stopped", "reused", "full"
 _OUTCOMES = (REVISED, STOPPED, REUSED, FULL)
 
-CROWDING = "crowding"
+CROWDING, MOVED_BY = "crowding", "moved_by"
 RECEIPTS_BYTES_MAX = 50_000  # beyond it the oldest are forgotten early; the receipts of several hundred signals fit
 
 
@@ -26,13 +26,15 @@ class PackReceipts(dict[str, dict[str, Any]]):
         self,
         token: str,
         fates: Mapping[str, Sequence[int]],
-        moved: Mapping[int, Sequence[int]],
         now: float,
         *,
+        moved_by: int = 0,
         crowding: float = 0.0,
     ) -> None:
-        """Keep which positions had which fate or reason of refusal, and which belong to another pack (by its index).
+        """Keep which positions had which fate or reason of refusal.
 
+        With `moved_by`, those that have none here and are placed in other packs by that number of packs were sent on
+        there. Whoever asks knows the ids, so that the positions, which fill kilobytes, need not be kept.
         Whoever asks for it is told, too, of a `crowding` of 1 or more: then the kind should have more packs.
         """
         runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
@@ -40,7 +42,9 @@ class PackReceipts(dict[str, dict[str, Any]]):
         receipt |= {fate: runs.pop(fate) for fate in _OUTCOMES if fate in runs}
         if crowding >= 1:
             receipt[CROWDING] = crowding
-        self._note(token, receipt | {"refused": runs}, moved, now)
+        if moved_by:
+            receipt[MOVED_BY] = moved_by
+        self._note(token, receipt | {"refused": runs}, {}, now)
 
     def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
         """Keep which positions were not alive, and which belong to another pack (by its index)."""
@@ -53,8 +57,7 @@ class PackReceipts(dict[str, dict[str, Any]]):
         found: dict[str, Any] = {
             name: _to_positions(kept[name]) for name in (KNOWN, *_OUTCOMES, "missing") if name in kept
         }
-        if CROWDING in kept:
-            found[CROWDING] = kept[CROWDING]
+        found |= {name: kept[name] for name in (CROWDING, MOVED_BY) if name in kept}
         if "refused" in kept:
             found["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
         return found | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}

@@ -138,7 +138,9 @@ class PackState(PackLimits):
             if self.find(entry[ID]) is None and self._makes_room(size):
                 self.bytes += size
                 self._ended[entry[ID]] = entry
-        self.receipts.note_chunk(token, outcomes, moved, now, crowding=self.measure_crowding(len(self)))
+        moved_by = self.packs if moved else 0
+        crowding = self.measure_crowding(len(self))
+        self.receipts.note_chunk(token, outcomes, now, moved_by=moved_by, crowding=crowding)
 
     def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Admit one entry; return why not, or an empty string."""
