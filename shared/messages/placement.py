@@ -62,6 +62,17 @@ def pack_workflow_id(kind: str, index: int) -> str:
     return f"{kind}~{index}"
 
 
+def kind_of_packs(workflow_id: str) -> str:
+    """Give the kind of a pack, or of the workflow that keeps a layout, by its name."""
+    return workflow_id.rpartition("~")[0]
+
+
+def pack_of(workflow_id: str) -> tuple[str, int]:
+    """Split a pack's name back into (kind, index)."""
+    kind, _, index = workflow_id.rpartition("~")
+    return kind, int(index)
+
+
 def layout_workflow_id(kind: str) -> str:
     """Name the workflow that keeps a kind's layout."""
     return f"{kind}~"

@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from shared.errors import InvalidSetting
-from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
+from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of, pack_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE
 from spark.format.packs import PackPartition, cut_packs, read_packed
@@ -124,8 +124,8 @@ class TemporalReader(PicklableByName, DataSourceReader):
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
     attributes = execution.typed_search_attributes
     if execution.workflow_type == PACK_WORKFLOW:
-        kind, _, index = execution.id.rpartition("~")
-        identity = kind, None, int(index)
+        kind, index = pack_of(execution.id)
+        identity = kind, None, index
     else:
         identity = *identity_of(execution.id), None
     return (

@@ -25,6 +25,7 @@ from shared.messages.placement import (
     PACK_WORKFLOW,
     Layout,
     layout_workflow_id,
+    pack_of,
 )
 from shared.settings import Settings
 from shared.temporal.connect import (
@@ -200,8 +201,7 @@ class Layouts:
         packs = layout.packs
         with translate_rpc_errors():
             async for found in self._client.list_workflows(query):
-                index = found.id.rpartition("~")[2]
-                packs = max(packs, int(index) + 1)
+                packs = max(packs, pack_of(found.id)[1] + 1)
         return replace(layout, packs=packs)
 
     async def _fix(self, layout: Layout) -> None:

@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from shared.errors import PackNotServed, RetryLater, StandsStill
 from shared.lanes import prefix_of
 from shared.messages.message import ENDS
-from shared.messages.placement import Layout, pack_workflow_id
+from shared.messages.placement import Layout, pack_of, pack_workflow_id
 from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
@@ -261,10 +261,10 @@ class Packs:
                 yield layout, index
         with translate_rpc_errors():
             async for execution in self._client.list_workflows(selection.to_pack_query(), page_size=500):
-                kind, _, index = execution.id.rpartition("~")
+                kind, index = pack_of(execution.id)
                 layout = await self.layouts.find(kind)
-                if layout is not None and int(index) >= known:
-                    yield layout, int(index)
+                if layout is not None and index >= known:
+                    yield layout, index
 
     async def query(
         self, layout: Layout, index: int, question: str, *argument: Any, is_patient: bool = True

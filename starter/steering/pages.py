@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowExecution
 
 from shared.errors import GiveUp, PackNotServed, StandsStill
 from shared.messages.json_value import decode_json, encode_json
-from shared.messages.placement import pack_workflow_id
+from shared.messages.placement import pack_of, pack_workflow_id
 from shared.temporal.connect import translate_rpc_errors
 from starter.steering.packs import Pack, Packs
 from starter.steering.selection import Selection
@@ -130,9 +130,9 @@ class MessagePages:
     async def _find_packs(self, executions: Sequence[WorkflowExecution], first: int) -> AsyncIterator[tuple[int, Pack]]:
         """Give the packs that still are some, numbered from `first` on."""
         for number, execution in enumerate(executions, first):
-            kind, _, index = execution.id.rpartition("~")
+            kind, index = pack_of(execution.id)
             if (layout := await self._packs.layouts.find(kind)) is not None:
-                yield number, (layout, int(index))
+                yield number, (layout, index)
 
     async def _read_pack(self, pack: Pack, wanted: dict[str, Any]) -> list[dict[str, Any]] | str:
         """Give the messages of a pack, or a sentence that says why they are missing."""

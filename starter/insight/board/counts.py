@@ -9,7 +9,7 @@ from dataclasses import replace
 from temporalio.client import Client
 
 from shared.errors import PackNotServed, StandsStill
-from shared.messages.placement import identity_of
+from shared.messages.placement import identity_of, kind_of_packs
 from shared.temporal.connect import CALL_TIMEOUT
 from starter.insight.board.status import ALL_KINDS, OTHER_KINDS, StateCounts
 from starter.insight.due_counts import INDEX_PAUSE_SECONDS
@@ -72,7 +72,7 @@ class KindCounts:
             await listing.fetch_next_page()
             ids = [execution.id for execution in listing.current_page or ()]
             is_packed = kinds is self._packed
-            kinds |= {each.rpartition("~")[0] if is_packed else identity_of(each)[0] for each in ids}
+            kinds |= {kind_of_packs(each) if is_packed else identity_of(each)[0] for each in ids}
 
     async def _count_solo(self, selection: Selection, state: str) -> int:
         query = replace(selection, state=state).to_query()

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from activities.idle.due_index import SleepingWorkflow
+from shared.messages.placement import pack_of
 from shared.messages.timespan import format_moment, format_seconds
 from starter.insight.board.status import ALL_KINDS, BoardStatus, write_count
 from starter.local.terminal import clean, describe_distance, plural, shorten
@@ -126,8 +127,10 @@ def _write_stretch(name: str) -> str:
 
 
 def _name(workflow: SleepingWorkflow) -> str:
-    kind, _, index = workflow.workflow_id.rpartition("~")
-    return f"{kind} (pack {index})" if workflow.is_pack else shorten(workflow.workflow_id, NAME_WIDTH)
+    if not workflow.is_pack:
+        return shorten(workflow.workflow_id, NAME_WIDTH)
+    kind, index = pack_of(workflow.workflow_id)
+    return f"{kind} (pack {index})"
 
 
 class _FittingTable:

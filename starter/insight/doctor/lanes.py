@@ -15,7 +15,7 @@ from activities.idle.overdue import OverdueIndex
 from activities.registry import Registry
 from shared.keepers.gates import GateClosure, pick_implicit
 from shared.lanes import LANES, task_queue
-from shared.messages.placement import MESSAGE_WORKFLOW
+from shared.messages.placement import MESSAGE_WORKFLOW, kind_of_packs
 from shared.messages.timespan import format_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import Version, find_taking, name_version, takeover_command, to_version
@@ -220,7 +220,7 @@ def check_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneW
     seen += "".join(f", {one.workflow_id}" for one in others)
     if serving.waits > WAITS_LONG:
         return warning(f"{seen}: the lane is behind", "see backlog", lane)
-    kind = first.workflow_id.rpartition("~")[0]
+    kind = kind_of_packs(first.workflow_id)
     see = f"dormice list --kind {kind}" if first.is_pack else f"dormice show {first.workflow_id}"
     next_step = "docs/operations.md, DormiceMessagesOverdue, goes on from there"
     remedy = f"see '{see}' and 'dormice repair --dry-run'; {next_step}"

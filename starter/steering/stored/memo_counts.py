@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
 
+from shared.messages.placement import kind_of_packs
 from shared.messages.timespan import format_seconds
 from shared.packs.counts import COUNTS_MEMO, LaneCounts, PackCounts, read_counts
 from shared.temporal.connect import translate_rpc_errors
@@ -158,7 +159,7 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
         async with contextlib.aclosing(list_ahead(client.list_workflows(query, page_size=PAGE_SIZE))) as listing:
             async for execution in listing:
                 packs += 1
-                kind = execution.id.rpartition("~")[0]
+                kind = kind_of_packs(execution.id)
                 counts, ran_until = await _read_memo(client, execution), _find_ran_until(execution, now)
                 if counts is None:
                     kinds[kind].silent[execution.id] = ran_until
