@@ -28,7 +28,7 @@ from shared.temporal.workflow_calls import set_priority
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
-GROW = "grow_packs"
+GROW_PACKS = "grow_packs"
 OPEN_SIGNALS = "open_signals"
 
 DELETE_AFTER = timedelta(minutes=3)
@@ -71,7 +71,7 @@ async def _signal_pack(pack: Mapping[str, Any], index: int, signal: str, wire: A
     )
 
 
-@activity.defn(name=GROW)
+@activity.defn(name=GROW_PACKS)
 async def grow_packs(call: Any) -> None:
     """Give a kind more packs: those that are split send about half of their messages on; returns once all have.
 
@@ -105,8 +105,13 @@ async def _is_split(kind: str, index: int, packs: int) -> bool:
         return exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW
     except (RPCError, TimeoutError, WorkflowQueryFailedError):
         return False
+    return has_split(seen, packs)
+
+
+def has_split(overview: Mapping[str, Any], packs: int) -> bool:
+    """Return whether a pack knows of so many packs, and has sent on all that belongs to others, by its `overview`."""
     # nothing is left to forward; a message stays while its handler runs
-    return seen["packs"] >= packs and seen["strays"] == seen["staying"] == 0
+    return overview["packs"] >= packs and overview["strays"] == overview["staying"] == 0
 
 
 @activity.defn(name=OPEN_SIGNALS)

@@ -1,5 +1,6 @@
 """Workflows that keep something for everybody in their memo, which can be read while no worker runs."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -7,9 +8,9 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.server_calls import GROW as GROW_PACKS
+    from activities.server_calls import GROW_PACKS
     from shared.keepers import capacity, gates, idle
-    from shared.messages.placement import GROW, LAYOUT_MEMO, LAYOUT_WORKFLOW, find_next_count
+    from shared.messages.placement import GROW, LAYOUT_MEMO, LAYOUT_WORKFLOW, Layout, find_next_count, kind_of_packs
     from shared.messages.signal_reading import read_checked_object, read_nothing
     from shared.packs.entry import to_heading
     from shared.packs.reading import read_pack_count
@@ -64,28 +65,28 @@ class LayoutWorkflow(_Keeper):
         self.open_sealed_signals()
         while True:
             layout = self._find_layout()
-            set_details(describe_layout(layout, self._wanted))
+            set_details(describe_layout(layout.dump(), self._wanted))
             if self._is_run_full():
-                workflow.continue_as_new(args=[self._wanted, self.dump_sealed()], memo={LAYOUT_MEMO: layout})
+                workflow.continue_as_new(args=[self._wanted, self.dump_sealed()], memo={LAYOUT_MEMO: layout.dump()})
 
-            if self._wanted > layout["packs"]:
+            if self._wanted > layout.packs:
                 await self._grow(layout)
             else:
-                packs = layout["packs"]
+                packs = layout.packs
                 await workflow.wait_condition(lambda packs=packs: self._wanted > packs or self._is_run_full())
 
-    async def _grow(self, layout: dict[str, Any]) -> None:
+    async def _grow(self, layout: Layout) -> None:
         """Take one step; the new number is published once no message is where only the old one leads."""
-        to = find_next_count(layout["packs"], self._wanted, options.GROWN_AT_ONCE)
-        sizes = {name: layout[name] for name in ("packs", "size", "coalesce")}
-        heading = to_heading(workflow.info().workflow_id.rstrip("~"), layout["lane"], index=0, **sizes)
+        to = find_next_count(layout.packs, self._wanted, options.GROWN_AT_ONCE)
+        heading = to_heading(layout.kind, layout.lane, index=0, **layout.sizes)
         heading["task_timeout"] = workflow.info().task_timeout.total_seconds()
         await workflow.execute_activity(GROW_PACKS, {"pack": heading, "to": to}, **options.GROW_CALL)
-        workflow.upsert_memo({LAYOUT_MEMO: {**layout, "packs": to}})
+        workflow.upsert_memo({LAYOUT_MEMO: replace(layout, packs=to).dump()})
         self._changes += 1
 
-    def _find_layout(self) -> dict[str, Any]:
-        return workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any])
+    def _find_layout(self) -> Layout:
+        memo = workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any])
+        return Layout.load(kind_of_packs(workflow.info().workflow_id), memo)
 
     @signal_handler(read_pack_count, GROW)
     def grow(self, packs: int) -> None:

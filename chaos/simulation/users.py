@@ -11,6 +11,7 @@ from typing import Any, cast
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from activities.server_calls import has_split
 from chaos.simulation.client import SimulatedClient
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED, SOLO
@@ -155,7 +156,7 @@ class Users:
         name = pack_workflow_id(PACKED, index)
         while True:
             seen = await self.query(name, "overview")
-            if seen is not None and seen["packs"] >= packs and seen["strays"] == 0 and seen["staying"] == 0:
+            if seen is not None and has_split(seen, packs):
                 return
             await asyncio.sleep(0.5)
 

@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, handler
+from activities.api.handler import Handler
 from shared.messages.envelope import Envelope
 from shared.messages.placement import layout_workflow_id
 from shared.settings import Settings
@@ -20,6 +21,16 @@ from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 
 HOUR = timedelta(hours=1)
+
+
+def make_sleeper(kind: str, pack: Pack) -> Handler:
+    """Make a handler whose messages come back in an hour."""
+
+    @handler(kind, encoding=pack)
+    async def work(message: Message, ctx: Context) -> Again:
+        return Again(after=HOUR)
+
+    return work
 
 
 async def test_a_kind_that_becomes_larger_gets_more_packs_by_itself(
@@ -66,10 +77,7 @@ async def test_a_full_pack_takes_the_rest_once_its_kind_has_grown(
     """2 MB that can't be compressed come to one pack, which stores 400 KB: the sender waits until there are more."""
     kind = f"kind-{message_id()}"
     pack = Pack(packs=1)
-
-    @handler(kind, encoding=pack)
-    async def work(message: Message, ctx: Context) -> Again:
-        return Again(after=HOUR)
+    work = make_sleeper(kind, pack)
 
     draw = random.Random(7)
     large = (
@@ -91,10 +99,7 @@ async def test_who_ends_the_keeper_of_the_number_of_packs_loses_no_pack(
     """A person terminates it by mistake: the next start finds the packs that there are, and starts nothing twice."""
     kind = f"kind-{message_id()}"
     pack = Pack(packs=1)
-
-    @handler(kind, encoding=pack)
-    async def work(message: Message, ctx: Context) -> Again:
-        return Again(after=HOUR)
+    work = make_sleeper(kind, pack)
 
     async with serve(work, lanes=("short",), sandbox=False):
         starter = BulkStarter(client, settings, encodings={kind: pack})

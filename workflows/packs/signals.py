@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from temporalio import workflow
 
+from shared.messages.placement import SPREAD
 from shared.messages.signal_reading import PackSignal, read_pull_forward, read_steering
 from shared.messages.signals import PullMany, UnreadableSignal
 from shared.packs.reading import read_chunk, read_pack_count
@@ -46,7 +47,7 @@ class PackSignals(IgnoresUnknownSignals):
         self._pack.admit(chunk, workflow.time())
         self._is_stirred = True
 
-    @signal_handler(read_pack_count, "spread")
+    @signal_handler(read_pack_count, SPREAD)
     def resize(self, packs: int) -> None:
         """Move messages to other packs, now that the kind has `packs` of them."""
         self._pack.resize(packs)

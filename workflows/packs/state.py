@@ -156,7 +156,7 @@ class PackState(PackLimits):
             return repeated
 
         if message_id in entries or message_id in self.in_flight:
-            return self._revise(entry, now) if revises else KNOWN
+            return self._revise(entry, present, now) if revises else KNOWN
         if not may_begin(entry, chunk, present):
             return KNOWN
 
@@ -173,10 +173,9 @@ class PackState(PackLimits):
         entries[message_id] = entry
         return ""
 
-    def _revise(self, entry: Entry, now: float) -> str:
+    def _revise(self, entry: Entry, present: MessageState | None, now: float) -> str:
         """Apply a record to a message that is alive; return what became of it."""
         asked = to_state(entry, self.kind, self.lane)
-        present = self.find(entry[ID])
         if not is_newer(entry, present):
             return KNOWN
         if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
