@@ -154,7 +154,7 @@ class _Crowd:
         settings = Settings(task_queue_prefix=first.queues)
         while True:
             try:
-                await repack(self.client, settings, first.prefix, packs, _tell)
+                await repack(self.client, settings, first.prefix, packs, _print_packs)
             except RetryLater as exc:
                 print(f"repack: {exc}", flush=True)
                 attempts += 1
@@ -239,7 +239,7 @@ class _Crowd:
         return found
 
 
-def _tell(packs: int) -> None:
+def _print_packs(packs: int) -> None:
     print(f"repack: {packs:,} packs", flush=True)
 
 

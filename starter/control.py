@@ -77,10 +77,10 @@ class Control:
         """Start one message, also one that has finished, and return its receipt, whose outcome is STARTED.
 
         Everything else is raised: MessageAlive when the message is alive, and stays as it is; InvalidEnvelope for an
-        unknown kind or an invalid field; StartRefused when a full pack or the server refuses it; PackNotServed when its
-        pack has received it but no worker serves the pack; RetryLater when the server does not answer within the
-        setting `patience`. With an idempotency key a repeated start is the first one; IdempotencyKeyReused is raised
-        when the key came with another body before.
+        unknown kind or an invalid field; StartRefused when the server refuses it; PackNotServed when its pack has
+        received it but has not taken it in, because no worker serves the pack or it is full; RetryLater when the server
+        does not answer within the setting `patience`. With an idempotency key a repeated start is the first one;
+        IdempotencyKeyReused is raised when the key came with another body before.
         """
         envelope = self._check(wish)
         receipt = await self._starter.start(envelope, None)

@@ -111,7 +111,8 @@ def _to_rfc3339(text: str) -> str | None:
         date, time, offset = found.groups()
     elif (found := _DATED.fullmatch(text)) is not None and found[2] in _MONTHS:
         date = f"{found[3]}-{_MONTHS.index(found[2]) + 1:02}-{int(found[1]):02}"
-        time, offset = found[4], found[5]
+        time = found[4]
+        offset = found[5]
     else:
         return None
     if offset[0] not in "+-":

@@ -180,11 +180,11 @@ class FormatOptions:
     def of_changes(cls, *, kind: str | None = None, id_from: str | None = None, **mapping: str | None) -> Self:
         """Read the options for changes of Debezium: the id is the row's key unless named; raises InvalidSetting."""
         options = cls.read(kind=kind, id_from=id_from or "key", **mapping)
-        name, place = options.kind, options.id_from or KEY
+        name = options.kind
         if name is None or (isinstance(name, Origin) and name.part != "header"):
             flaw = f"has to be told with --format {DEBEZIUM}, also for records without a value"
             raise InvalidSetting(f"--kind: {flaw}; write a kind, or header:NAME")
-        return replace(options, changes=ChangeOptions(name, place))
+        return replace(options, changes=ChangeOptions(name, options.id_from or KEY))
 
     def check_kind(self, rules: EnvelopeRules) -> None:
         """Raise InvalidSetting when `--kind` is one that no handler is loaded for."""

@@ -232,9 +232,11 @@ def _gather(
 def _to_entry(layout: Layout, index: int, wish: Wish, envelope: Envelope | None) -> Entry:
     now = time.time()
     if isinstance(wish, Delivery):
-        sources, trace = wish.sources, wish.trace
+        sources = wish.sources
+        trace = wish.trace
     else:
-        sources, trace = find_sources(wish), NO_TRACE
+        sources = find_sources(wish)
+        trace = NO_TRACE
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
         return to_entry(ended, layout.lane)

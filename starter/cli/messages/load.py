@@ -215,7 +215,8 @@ class _LoadRun:
             echo_err("dormice: the server stayed away; run the same command again, nothing is started twice")
 
     def _to_document(self, starter: "BulkStarter | None") -> dict[str, Any]:
-        load, summary = self.load, self.load.summary
+        load = self.load
+        summary = load.summary
         kinds = summary.kinds.most_common()
         document: dict[str, Any] = {
             "file": self.source.name,
