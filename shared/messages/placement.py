@@ -96,6 +96,13 @@ def split_from(index: int) -> int:
     return index - (1 << (index.bit_length() - 1))
 
 
+def pack_share(index: int, packs: int) -> float:
+    """Return which part of all ids belongs to one of `packs` packs: one that has been split holds half of another."""
+    whole = 1 << (packs.bit_length() - 1)
+    is_split = index >= whole or index + whole < packs
+    return 0.5 / whole if is_split else 1.0 / whole
+
+
 def find_next_count(packs: int, wanted: int, most: int) -> int:
     """Return how many packs a kind has after its next step to `wanted`, which adds at most `most`.
 

@@ -15,9 +15,9 @@ from temporalio.client import Client
 
 from shared.errors import PackNotServed
 from shared.keepers.gates import KIND_GATE, LANE_GATE, GateClosure, implicit_gates
-from shared.messages.placement import Layout
+from shared.messages.placement import Layout, pack_share
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
-from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Packs
+from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Pack, Packs
 from starter.steering.selection import Selection
 
 ALL = Selection()
@@ -175,7 +175,7 @@ async def count_packed(
 
 
 async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int, selection: Selection) -> PackDueCounts:
-    of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
+    of_kind = defaultdict[str, list[Pack]](list)
     async for layout, index in asker.find_packs(selection):
         of_kind[layout.kind].append((layout, index))
     due: dict[tuple[str, str], Mapping[int, int]] = {}
@@ -188,15 +188,18 @@ async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int, selectio
         asked += len(chosen)
         if len(answers) < len(chosen):
             silent.append(kind)
-        for lane, counts in _add_up(answers).items():
-            due[kind, lane] = {n: round(count * len(packs) / len(answers)) for n, count in counts.items()}
+        weight = _sum_shares(packs) / _sum_shares(list(answers)) if answers else 0.0
+        for lane, counts in _add_up(list(answers.values())).items():
+            due[kind, lane] = {n: round(count * weight) for n, count in counts.items()}
     return PackDueCounts(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
 
 
-async def _query_all(
-    asker: Packs, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]
-) -> list[dict[str, list[int]]]:
-    """Ask packs; if the first one does not answer, the others are not asked."""
+def _sum_shares(packs: Sequence[Pack]) -> float:
+    return sum(pack_share(index, layout.packs) for layout, index in packs)
+
+
+async def _query_all(asker: Packs, packs: Sequence[Pack], edges: Sequence[float]) -> dict[Pack, dict[str, list[int]]]:
+    """Ask packs, and give the answers; if the first one does not answer, the others are not asked."""
 
     async def query(layout: Layout, index: int) -> dict[str, list[int]] | None:
         try:
@@ -206,9 +209,10 @@ async def _query_all(
 
     first = await query(*packs[0])
     if first is None:
-        return []
+        return {}
     others = await asyncio.gather(*(query(*pack) for pack in packs[1:]))
-    return [answer for answer in (first, *others) if answer is not None]
+    answers = zip(packs, (first, *others), strict=True)
+    return {pack: answer for pack, answer in answers if answer is not None}
 
 
 def _add_up(answers: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Counter[int]]:

@@ -87,10 +87,14 @@ async def test_a_full_pack_takes_the_rest_once_its_kind_has_grown(
     async with serve(work, lanes=("short",), sandbox=False):
         starter = BulkStarter(client, settings, encodings={kind: pack})
         outcomes = Counter([receipt.outcome async for receipt in starter.start_all(large)])
-        found = await Control(client, settings).count(Selection(kind=kind))
+        control = Control(client, settings)
+
+        async def are_counted() -> bool:
+            return await control.count(Selection(kind=kind)) == 700
+
+        await wait_until(are_counted, "none is on its way to another pack any more", 60)
 
     assert outcomes == {StartOutcome.STARTED: 700}
-    assert found == 700
 
 
 async def test_who_ends_the_keeper_of_the_number_of_packs_loses_no_pack(

@@ -13,6 +13,7 @@ from shared.messages.placement import (
     identity_of,
     layout_workflow_id,
     pack_index,
+    pack_share,
     pack_workflow_id,
     split_from,
     unit_hash,
@@ -138,6 +139,19 @@ def test_a_kind_grows_in_steps_that_split_each_pack_once_at_most(packs: int, wan
         packs = count
 
     assert packs == wanted
+
+
+@pytest.mark.parametrize("packs", [1, 2, 3, 5, 8, 10, 63, 64, 65, 100])
+def test_a_share_says_how_many_ids_a_pack_holds(packs: int) -> None:
+    """All shares are one, and each is what 50,000 ids give, within five standard deviations of their number."""
+    ids, found = 50_000, [0] * packs
+    for number in range(ids):
+        found[pack_index(f"m{number}", packs)] += 1
+
+    shares = [pack_share(index, packs) for index in range(packs)]
+    assert sum(shares) == 1
+    for count, share in zip(found, shares, strict=True):
+        assert abs(count - ids * share) <= 5 * math.sqrt(ids * share)
 
 
 def test_packs_are_filled_evenly() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
 
-from shared.messages.placement import kind_of_packs
+from shared.messages.placement import kind_of_packs, pack_of, pack_share
 from shared.messages.timespan import format_seconds
 from shared.packs.counts import COUNTS_MEMO, LaneCounts, PackCounts, read_counts
 from shared.temporal.connect import translate_rpc_errors
@@ -20,7 +20,7 @@ from starter.steering.stored.read_ahead import list_ahead
 from starter.steering.stored.stored_pack import read_stored
 
 SAMPLE = 40
-"""Histories of a kind that are read in place of all: a hash decides which ids a pack holds, so its packs are alike."""
+"""Histories of a kind that are read in place of all: a hash decides which ids a pack holds, so some stand for all."""
 SAMPLE_LEAST, SAMPLES_MAX = 5, 100
 """With many kinds samples are smaller, so that all are no more than the second of these, but never below the first.
 A history takes some 10 ms of the processor."""
@@ -206,7 +206,9 @@ async def _stand_for(client: Client, kind: str, silent: dict[str, float], size: 
     stored = await _sample(client, kind, list(silent), size)
     if not stored:
         return [], len(silent)
-    weight = len(silent) / len(stored)
+    packs = 1 + max(pack_of(name)[1] for name in silent)
+    shares = {name: pack_share(pack_of(name)[1], packs) for name in silent}
+    weight = sum(shares.values()) / sum(shares[name] for name in stored)
     return [CountedPack(kind, counts, silent[name], weight) for name, counts in stored.items()], 0
 
 
