@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.messages.envelope import EnvelopeRules, parse_envelope
+from shared.messages.envelope import DOT_IDS, EnvelopeRules, parse_envelope
 from shared.messages.json_value import encode_json
 from shared.messages.placement import Layout, PackSpread, pack_index
 from spark.prepare.manifest import MESSAGES_DDL
@@ -33,7 +33,7 @@ moments = st.datetimes(datetime(2026, 11, 22), datetime(2027, 11, 22)).map(lambd
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 rows = st.fixed_dictionaries(
     {
-        "id": texts,
+        "id": texts.filter(lambda text: text not in DOT_IDS),
         "scheduled_at": st.none() | moments,
         "tolerance_seconds": st.just(0.0) | st.floats(0, 3000),
         "priority": st.integers(1, 5),
