@@ -31,6 +31,9 @@ DYNAMIC_CONFIG = {
     "frontend.namespaceCount": 20_000,
     "history.rps": 50_000,
     "matching.rps": 50_000,
+    # 4 by default, which are served unevenly: under twice the load one of four waited twice as long as the others
+    "matching.numTaskqueueReadPartitions": 1,
+    "matching.numTaskqueueWritePartitions": 1,
     # without it, tenants get no fair shares
     "matching.enableFairness": True,
     # 5 s by default: due work would wait that long until idle work, which is not due yet, gives way
@@ -101,6 +104,7 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
             raise InvalidSetting(f"--ui-port: is {options.ui_port}, the same as --port; choose another")
         if options.slim:
             await _slim_once(options, lock)
+
         async with EmbeddedServer(options, lock) as server:
             addresses = {"server": server.address, "ui": server.ui_url, "metrics": server.metrics_url}
             (options.data / ADDRESSES_FILE).write_text(json.dumps(addresses) + "\n", "utf-8")
@@ -151,6 +155,7 @@ async def _slim_once(options: EmbeddedOptions, lock: int) -> None:
         columns = await read_columns(await server.connect())
     if missing := next((name for name in REQUIRED if name not in columns), None):
         raise Misconfigured(f"the embedded server did not register search attribute {missing}; see {options.data}")
+
     dropped = slim_visibility(options.database, columns)
     mark.write_text("\n".join(dropped) + "\n")
 
@@ -161,11 +166,14 @@ def _command(options: EmbeddedOptions) -> list[str]:
     command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={options.sync}"]
     command += ["--metrics-port", str(options.metrics_port)]
+
     for name, kind in REQUIRED.items():
         command += ["--search-attribute", f"{name}={kind}"]
+
     config = DYNAMIC_CONFIG | DEVELOPMENT_CONFIG
     for setting in (*(f"{key}={str(value).lower()}" for key, value in config.items()), *options.extra_config):
         command += ["--dynamic-config-value", setting]
+
     return command
 
 

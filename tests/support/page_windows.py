@@ -39,9 +39,11 @@ async def opened_window(
     """
     context: BrowserContext = await browser.new_context(base_url=served.address, **options)
     context.set_default_timeout(PATIENCE_SECONDS * 1000)
-    page, complaints = await context.new_page(), list[str]()
+    page = await context.new_page()
+    complaints = list[str]()
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
+
     try:
         yield page
         assert [said for said in complaints if not (is_refused and said.startswith(REFUSED))] == []

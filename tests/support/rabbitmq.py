@@ -24,7 +24,8 @@ class RabbitServer(SupervisedProcess):
 
     def __init__(self, folder: Path, mapper_port: int) -> None:
         super().__init__("rabbitmq", find_free_port(), folder / "log.txt", None)
-        self._folder, self._mapper_port = folder, mapper_port
+        self._folder = folder
+        self._mapper_port = mapper_port
 
     @property
     def url(self) -> str:
@@ -48,6 +49,7 @@ class RabbitServer(SupervisedProcess):
         (folder / "enabled_plugins").write_text("[].\n")
         (folder / ".erlang.cookie").write_text(secrets.token_hex(16))
         (folder / ".erlang.cookie").chmod(0o400)
+
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -69,7 +71,8 @@ class RabbitServer(SupervisedProcess):
 @contextlib.asynccontextmanager
 async def run_rabbitmq() -> AsyncGenerator[str]:
     """Run RabbitMQ for the length of a `with` block, and give its address; both processes end by their ids."""
-    folder, port = Path(tempfile.mkdtemp(prefix="dormice-rabbitmq-")), find_free_port()
+    folder = Path(tempfile.mkdtemp(prefix="dormice-rabbitmq-"))
+    port = find_free_port()
     mapper = ["/usr/bin/env", "-i", f"HOME={folder}", "epmd", "-address", "127.0.0.1", "-port", str(port)]
     try:
         async with run_supervised(mapper, folder / "epmd.txt"), RabbitServer(folder, port) as server:

@@ -22,6 +22,7 @@ async def run_cluster(folder: Path) -> AsyncGenerator[str]:
     """Run a cluster of two cores for the length of a `with` block; gives the URL of its master."""
     port = find_free_port()
     master = f"spark://{LOOPBACK}:{port}"
+
     place = ("--host", LOOPBACK, "--webui-port", "0")
     async with (
         _run(folder / "master.log", "org.apache.spark.deploy.master.Master", *place, "--port", str(port)) as talk,

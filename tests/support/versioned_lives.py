@@ -11,7 +11,9 @@ from tests.subjects import PACK
 
 KIND = os.environ["VERSIONED_KIND"]
 BUILD = os.environ.get("DORMICE_BUILD_ID", "")
-SECOND, HOUR, NONE = timedelta(seconds=1), timedelta(hours=1), timedelta(0)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+NONE = timedelta(0)
 
 
 @ledgered
@@ -30,6 +32,7 @@ async def act(message: Message, ctx: Context) -> Again | Reject:
                 await asyncio.sleep(0.05)
         case _:
             pass
+
     return Again(after=SECOND, tolerance=NONE, lane=lane, reason=BUILD)
 
 

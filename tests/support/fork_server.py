@@ -51,12 +51,14 @@ def serve(address: Path) -> NoReturn:
     """Import the program, then fork for each connection; ends when its parent watch ends it."""
     for module in PRELOADED:
         importlib.import_module(module)
+
     with socket.socket(socket.AF_UNIX) as listener:
         unfinished = address.with_suffix(".new")
         listener.bind(str(unfinished))
         listener.listen()
         unfinished.rename(address)  # whoever sees it can connect
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+
         while True:
             connection, _ = listener.accept()
             if os.fork() == 0:
@@ -83,6 +85,7 @@ def _become(request: Mapping[str, Any], files: list[int]) -> NoReturn:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 — descriptors; open for as long as the process lives
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 — as above
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 — as above

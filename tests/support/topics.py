@@ -71,6 +71,7 @@ async def configure_topic(address: str, name: str, **config: object) -> None:
     configs = {key.replace("_", "."): str(value) for key, value in config.items()}
     client = _admin.AIOKafkaAdminClient(bootstrap_servers=address)
     await client.start()
+
     try:
         resource = importlib.import_module("aiokafka.admin.config_resource").ConfigResource("topic", name, configs)
         for answer in await client.alter_configs([resource]):
@@ -85,6 +86,7 @@ async def list_members(address: str, group: str) -> frozenset[str]:
     """Name the members of a group between which its partitions are shared; none while that is not settled."""
     client = _admin.AIOKafkaAdminClient(bootstrap_servers=address)
     await client.start()
+
     try:
         try:
             (answer,) = await client.describe_consumer_groups([group])
@@ -132,8 +134,10 @@ async def read_records(address: str, topic: str, partition: int = 0) -> list[Any
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
     await consumer.start()
+
     try:
-        wanted, records = kafka.TopicPartition(topic, partition), list[Any]()
+        wanted = kafka.TopicPartition(topic, partition)
+        records = list[Any]()
         consumer.assign([wanted])
         await consumer.seek_to_beginning(wanted)
         end = (await consumer.end_offsets([wanted]))[wanted]

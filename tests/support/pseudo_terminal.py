@@ -71,8 +71,10 @@ async def at_terminal(
         cwd=cwd,
         env={**kept, "TERM": "xterm-256color"},
     )
-    terminal, loop = Terminal(process, master, slave), asyncio.get_running_loop()
+    terminal = Terminal(process, master, slave)
+    loop = asyncio.get_running_loop()
     loop.add_reader(master, terminal.take)
+
     try:
         async with ending_family(process):
             yield terminal

@@ -63,6 +63,7 @@ class Receiver(http.server.ThreadingHTTPServer):
         else:
             self.refused.append(path)
             return HTTPStatus.NOT_FOUND
+
         return HTTPStatus.OK
 
 

@@ -96,13 +96,16 @@ class ExpectedMessage:
         """Let the handler be called once, and decide."""
         self._note_call()
         begun = self.due.latest(now)
+
         match self.payload["do"]:
             case "done":
-                self.version, self.ended = self.version + 1, "done"
+                self.version = self.version + 1
+                self.ended = "done"
             case "reject":
                 self.is_parked = self.is_tried = True
             case _:
-                self.version, self.is_tried = self.version + 1, False
+                self.version = self.version + 1
+                self.is_tried = False
                 self.due = begun.later(self.payload["hours"] * 3600)
                 self.may_be_pulled = self.payload["may_be_pulled"]
                 self.payload = {**self.payload, "cycles": self.payload["cycles"] + 1}
@@ -120,7 +123,8 @@ class ExpectedMessage:
 
         self.run(now)
         if newest != self.sources and self.is_parked:  # the handler has refused a payload that is no longer there
-            self.version, self.is_tried = self.version + 1, False
+            self.version = self.version + 1
+            self.is_tried = False
             self._be_due(now)
         for signal in standing:
             self.apply(signal, now)
@@ -130,8 +134,11 @@ class ExpectedMessage:
         if self.ended:
             if self.is_packed or not isinstance(signal, Revise) or not self._is_newer(signal):
                 return
-            self.ended, self.is_paused = "", False  # a newer record begins it anew, as long as its workflow is there
+            # a newer record begins it anew, as long as its workflow is there
+            self.ended = ""
+            self.is_paused = False
             self._be_due(now)
+
         self.heard = signal.reason
         match signal:
             case RunNow():
@@ -157,7 +164,9 @@ class ExpectedMessage:
                     self.heard = ""
 
     def _be_due(self, due: Span) -> None:
-        self.due, self.is_parked, self.may_be_pulled = due, False, False
+        self.due = due
+        self.is_parked = False
+        self.may_be_pulled = False
 
     def _is_newer(self, record: Revise) -> bool:
         return record.offset > self.sources.get(record.source, -1)
@@ -167,7 +176,9 @@ class ExpectedMessage:
             self.heard = ""
             return
         self.version += self.is_tried
-        self.payload, self.revision, self.is_tried = signal.payload, self.revision + 1, False
+        self.payload = signal.payload
+        self.revision = self.revision + 1
+        self.is_tried = False
         self.sources = {**self.sources, signal.source: signal.offset}
 
     def _note_call(self) -> None:
@@ -188,13 +199,16 @@ class ExpectedMessage:
             # a call that was lost with its worker is an attempt, which a rejection leaves as it is
             expected |= {} if self.is_parked else {"attempt": 0}
             expected |= {"revision": self.revision, "sources": self.sources}
+
         if self.heard and not any(self.heard in reason for reason in reasons):
             return f"signal {self.heard!r} is not among its decisions, {reasons}"
+
         found = [f"{k} is {shown[k]!r}, not {value!r}" for k, value in expected.items() if shown[k] != value]
         if not self.ended:
             due = shown["due_at_epoch"]
             if not self.due.start - ROUNDING <= due <= self.due.end + ROUNDING:
                 found.append(f"due_at is {due}, not between {self.due.start} and {self.due.end}")
+
         return ", ".join(found)
 
     def note_seen(self, shown: dict[str, Any]) -> None:

@@ -85,8 +85,10 @@ async def run_outbox(
     found = await connection.check()
     sender = BatchSender.of(client, settings, Registry([("the test", h) for h in handlers]), found.source)
     chosen = dataclasses.replace(OutboxOptions(poll=timedelta(minutes=10)), **options)
-    outbox, stopping = Outbox(connection, found.oid, sender, chosen), asyncio.Event()
+    outbox = Outbox(connection, found.oid, sender, chosen)
+    stopping = asyncio.Event()
     running = asyncio.create_task(outbox.run(stopping))
+
     try:
         yield outbox
     finally:

@@ -73,8 +73,10 @@ def make_handlers(folder: Folder, kinds: dict[str, Pack | None]) -> Registry:
                 note=json.dumps(payload, sort_keys=True),
             )
         )
+
         while folder.barrier.exists():  # noqa: ASYNC110 — another process removes it
             await asyncio.sleep(0.02)
+
         match payload["do"]:
             case "done":
                 return Done(message.version)
@@ -101,7 +103,8 @@ def run_worker(address: str, settings: Settings, folder: Folder, kinds: dict[str
 
 
 async def _serve(address: str, settings: Settings, registry: Registry) -> None:
-    stopping, parent = asyncio.Event(), multiprocessing.parent_process()
+    stopping = asyncio.Event()
+    parent = multiprocessing.parent_process()
     assert parent is not None
     asyncio.get_running_loop().add_reader(parent.sentinel, stopping.set)
     client = await connect(settings, {"TEMPORAL_ADDRESS": address})
@@ -112,6 +115,7 @@ async def _serve(address: str, settings: Settings, registry: Registry) -> None:
         drain=timedelta(0),
         profiles={"short": replace(PROFILES["short"], sticky_timeout=STICKY_TIMEOUT)},
     )
+
     with contextlib.suppress(asyncio.CancelledError):
         await run_workers(client, plan, stopping)
 

@@ -17,8 +17,10 @@ def mounted(folder: Path, megabytes: int) -> Generator[Path]:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         pytest.skip("needs the program 'mount'")
+
     if done.returncode:
         pytest.skip(f"needs the right to mount a disk ({done.stderr.decode().strip()})")
+
     try:
         yield folder
     finally:

@@ -59,7 +59,9 @@ class MessageMachine(RuleBasedStateMachine):
         self.site = site
         name = f"machine-{uuid.uuid4().hex[:8]}"
         self.settings = Settings(task_queue_prefix=name, workflow_task_timeout=timedelta(seconds=5))
-        self.solo, self.packed, self.packs = f"{name}-solo", f"{name}-packed", PACK.packs
+        self.solo = f"{name}-solo"
+        self.packed = f"{name}-packed"
+        self.packs = PACK.packs
         self.folder = Folder(site.path / name)
         self.folder.path.mkdir()
         kinds = {self.solo: None, self.packed: PACK}
@@ -188,11 +190,13 @@ class MessageMachine(RuleBasedStateMachine):
         except MessageNotFound:
             is_forgotten = message.ended and message.is_packed and self.now(message) - message.due.start > 23 * 3600
             return "" if is_forgotten else "it is lost"
+
         found = view.ended if message.ended else view.status
         if found is None:
             return f"show knows no {'end' if message.ended else 'status'}: {view.note}"
         if difference := message.find_difference(found, [d["reason"] for d in view.decisions]):
             return difference
+
         message.note_seen(found)
         return "" if view.listed.state == message.phase else f"listed as {view.listed.state}, not {message.phase}"
 

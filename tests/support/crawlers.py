@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierAsyncStub
 
 Status = wire.AckMessage.Status
-OK, SKIPPED, FAIL = wire.AckMessage.OK, wire.AckMessage.SKIPPED, wire.AckMessage.FAIL
+OK = wire.AckMessage.OK
+SKIPPED = wire.AckMessage.SKIPPED
+FAIL = wire.AckMessage.FAIL
 ANSWERS = 10.0
 """Seconds in which a call that concerns one queue is answered."""
 

@@ -8,7 +8,8 @@ class Tail:
 
     def __init__(self, ledger: Ledger, *what: str) -> None:
         """Begin at the ledger's first entry."""
-        self._ledger, self._what = ledger, what
+        self._ledger = ledger
+        self._what = what
         self._offset = 0
         self._ended: set[tuple[str, int]] = set()
 

@@ -9,7 +9,8 @@ PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 async def make_certificate(folder: Path, name: str) -> None:
     """Make NAME.pem and NAME.key, valid for a broker at 127.0.0.1, and NAME.both with both of them."""
-    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+    key = folder / f"{name}.key"
+    certificate = folder / f"{name}.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={name}"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     pipe = asyncio.subprocess.PIPE

@@ -198,10 +198,12 @@ async def _return(move: Move, old: OldSystem, *, can_repeat: bool) -> set[str]:
     await move.run_block(2)
     if can_repeat:
         await move.run_block(2)
+
     await move.run(stop)
     lines = [json.loads(line) for line in (move.folder / "pending.jsonl").read_text().splitlines()]
     expected = {item_of(line["payload"]): datetime.fromisoformat(line["scheduled_at"]) for line in lines}
     found = old.pending()
     assert found.keys() == expected.keys()
     assert all(abs((found[item] - due).total_seconds()) <= CLOCK_SECONDS for item, due in expected.items())
+
     return set(expected)

@@ -79,7 +79,8 @@ async def remind(message: Message, ctx: Context) -> Again:
 
 def make_reminders(now: datetime) -> list[Envelope]:
     """Make many messages that are due in waves."""
-    chance, hours = random.Random(8), list[float]()
+    chance = random.Random(8)
+    hours = list[float]()
     while len(hours) < REMINDERS:
         hour = chance.uniform(0.3, REMINDER_HOURS)
         if chance.random() < 0.35 + 0.3 * math.sin(hour * 1.6) + 0.3 * (3.5 < hour < 4):
@@ -113,6 +114,7 @@ async def staging(client: Client) -> AsyncGenerator[None]:
     """Start the messages and run workers for a `with` block, which begins when each message is in its state."""
     settings = Settings()
     registry = Registry([("the pictures", each) for each in HANDLERS])
+
     plan = WorkerPlan(settings=settings, registry=registry, lanes=tuple(LANES), drain=timedelta(seconds=5))
     async with run_plan(client, plan):
         starter = BulkStarter(client, settings, encodings={"price": PACK, "reminder": REMINDER_PACK})
@@ -122,9 +124,11 @@ async def staging(client: Client) -> AsyncGenerator[None]:
         control = Control(client, settings)
         await control.pause("feed", "https://example.org/forum", "its owner is on holiday")
         await control.reprioritize("feed", SHOWN, 1, reason="asked by Eva")
+
         async with asyncio.timeout(SETTLED_SECONDS):
             while not await is_settled(client):  # noqa: ASYNC110 — the server sends no event when its index changes
                 await asyncio.sleep(0.5)
+
         yield
 
 
@@ -165,9 +169,11 @@ async def take_page(client: Client, chromium: str, folder: Path) -> None:
     settings = Settings(page_writes=True)
     closure = GateClosure.lasting(timedelta(hours=2), "asked for a pause, status 429")
     await GateControl(client, settings).close("host:shop.example", closure)
+
     async with serve_page(client, settings, HANDLERS) as served, async_playwright() as playwright:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = await playwright.chromium.launch(executable_path=chromium, args=sandbox)
+
         for is_dark, names in ((False, list(VIEWS)), (True, ["overview"])):
             context = await browser.new_context(
                 base_url=served.address,
@@ -178,11 +184,13 @@ async def take_page(client: Client, chromium: str, folder: Path) -> None:
             await page.goto("/sign-in")
             await page.get_by_label("Token").fill(served.page.token)
             await page.get_by_role("button", name="Sign in").click()
+
             for name in names:
                 await page.goto(VIEWS[name])
                 await page.locator("footer").wait_for()
                 path = folder / f"page-{name}{'-dark' if is_dark else ''}.png"
                 await page.screenshot(path=path, animations="disabled", scale="css", full_page=True)
+
         await browser.close()
 
 
@@ -199,6 +207,7 @@ async def main() -> int:
     if chromium is None:
         echo_err("screenshots: chromium is not on the PATH; install it (Debian: apt-get install chromium)")
         return 2
+
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dormice-screenshots-") as folder:
         options = EmbeddedOptions(data=Path(folder), port=find_free_port(), ui_port=find_free_port())
@@ -208,9 +217,11 @@ async def main() -> int:
                 async with open_web_ui(server.ui_url or "", chromium) as web:
                     await take_all(web, IMAGES)
                 await take_page(client, chromium, IMAGES)
+
     for path in sorted(IMAGES.glob("*.png")):
         shrink(path)
         sys.stdout.write(f"{path.relative_to(IMAGES.parents[1])}  {path.stat().st_size / 1000:.0f} KB\n")
+
     return 0
 
 

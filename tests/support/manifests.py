@@ -61,6 +61,7 @@ def write_manifest(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Manifest:
         options={},
     )
     (folder / DESCRIPTION).write_text(json.dumps(manifest.describe()))
+
     return manifest
 
 

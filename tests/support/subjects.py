@@ -93,6 +93,7 @@ class Subject:
     async def _ask(self, query: str) -> dict[str, Any]:
         arguments = [self.id] if self.is_packed else []
         answer: dict[str, Any] | None = None
+
         async with asyncio.timeout(END_SECONDS):
             while True:
                 try:
@@ -104,6 +105,7 @@ class Subject:
                     if not is_transient(exc) and exc.status is not RPCStatusCode.FAILED_PRECONDITION:
                         raise
                     await asyncio.sleep(0.05)
+
         assert answer is not None, f"pack {self.handle.id} does not know {self.id}"
         return answer
 

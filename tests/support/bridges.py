@@ -21,9 +21,11 @@ async def run_bridge(
     Its group is named after its topic.
     """
     options = BridgeOptions(topics=(topic,), group=f"group-{topic}", client={"bootstrap_servers": address}, **changes)
-    writer, stopping = DeadLetterWriter(options.client), asyncio.Event()
+    writer = DeadLetterWriter(options.client)
+    stopping = asyncio.Event()
     bridge = Bridge(options, formats, starter, writer.write, Telemetry(is_on=False))
     running = asyncio.create_task(bridge.run(stopping), name=_name_task(topic))
+
     try:
         yield bridge
     finally:

@@ -85,6 +85,7 @@ async def celery_worker(
             stdout=output,
             stderr=output,
         )
+
     try:
         await wait_until(lambda: " ready." in log.read_text("utf-8"), f"Celery's worker is ready, see {log}")
         yield process

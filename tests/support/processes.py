@@ -41,6 +41,7 @@ async def worker_process(
                 "DORMICE_SANDBOX": str(settings.sandbox),
             },
         )
+
     async with _ending(process):
         yield process
 
@@ -65,8 +66,10 @@ async def frontier_process(
         async with _intake_process(server, settings, ("frontier", *arguments)) as process:
             yield process, arguments[arguments.index("--listen") + 1]
         return
+
     log = server.options.data / "frontier.log"
     begin = log.stat().st_size if log.exists() else 0
+
     async with _intake_process(server, settings, ("frontier", "--listen", "127.0.0.1:0", *arguments)) as process:
         while (found := re.search(r"interface at (\S+)", log.read_text()[begin:])) is None:
             assert process.returncode is None, log.read_text()[begin:]
@@ -101,6 +104,7 @@ async def _intake_process(
                 **variables,
             },
         )
+
     async with _ending(process):
         yield process
 

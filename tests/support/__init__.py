@@ -1,0 +1,1 @@
+"""What tests share beside fixtures: processes, brokers, databases, browsers, and handlers under test."""
