@@ -71,6 +71,7 @@ class ModelCheck:
         found = {h.kind: h.payload for _, h in _handlers_in(loaded, self._origin)}
         if (model := found.get(self._kind)) is None:
             raise InvalidHandler(f"kind {self._kind!r}: {self._origin} declares no payload here; install one version")
+
         return model
 
 
@@ -114,7 +115,8 @@ def _configured(modules: Iterable[str]) -> Iterator[tuple[str, Handler]]:
         try:
             module = importlib.import_module(name)
         except Exception as exc:
-            problem, place = _describe(exc), _find_place(exc) or "DORMICE_HANDLERS or PYTHONPATH"
+            problem = _describe(exc)
+            place = _find_place(exc) or "DORMICE_HANDLERS or PYTHONPATH"
             raise InvalidHandler(f"handlers: module {name!r} can't be imported ({problem}); correct {place}") from exc
         yield from _handlers_in(module, name)
 

@@ -44,6 +44,7 @@ def record_cycle(telemetry: Telemetry, call: HandlerCall, outcome: Outcome, star
     if outcome.verdict == "gated":
         record_gated(telemetry, call.kind, call.lane, 1)
         return
+
     telemetry.record(CYCLES, 1, of_kind | {"outcome": outcome.word})
     telemetry.record(HANDLER_DURATION, ended_at - started_at, of_kind)
     # a requested run, or idle capacity, has made the message due at that moment
@@ -61,9 +62,11 @@ def begin_cycle(telemetry: Telemetry, call: HandlerCall, started_at: float) -> S
     """Begin a trace for a handler's call, linked to the message's record and to its previous cycle."""
     if not telemetry.ratio:
         return NO_SPAN
+
     name = workflow_id(call.kind, call.id)
     if not telemetry.samples(name.encode()):
         return NO_SPAN
+
     attributes: Attributes = {
         "kind": call.kind,
         "lane": call.lane,
@@ -118,6 +121,7 @@ class OutcomeEvents:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+
         self._given_up += len(self._held)
         self._note_given_up()
         await self._outlet.stop()
@@ -131,9 +135,11 @@ class OutcomeEvents:
         record = OutgoingRecord(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
         sent = asyncio.get_running_loop().create_future()
         self._held.append((record, sent))
+
         if len(self._held) > HELD_MAX:
             self._held.popleft()[1].cancel()
             self._given_up += 1
+
         self._has_more.set()
         if not self._is_troubled:
             await asyncio.wait([sent], timeout=PATIENCE.total_seconds())
@@ -144,6 +150,7 @@ class OutcomeEvents:
             if not self._held:
                 self._has_more.clear()
                 continue
+
             batch = list(islice(self._held, SENT_AT_ONCE))
             try:
                 await self._outlet.send_all(self._topic, [record for record, _ in batch])
@@ -152,8 +159,10 @@ class OutcomeEvents:
                 logger.warning("outcomes not told yet", extra={"action": "outcomes_held", "reason": str(exc)})
                 await asyncio.sleep(RETRY_AFTER.total_seconds())
                 continue
+
             self._is_troubled = False
             self._note_given_up()
+
             for _, sent in batch:
                 if not sent.cancelled():
                     sent.set_result(None)

@@ -105,6 +105,7 @@ async def _is_split(kind: str, index: int, packs: int) -> bool:
         return exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW
     except (RPCError, TimeoutError, WorkflowQueryFailedError):
         return False
+
     return has_split(seen, packs)
 
 

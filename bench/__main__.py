@@ -54,10 +54,12 @@ def main(arguments: list[str]) -> int:
         if arguments:
             print(f"bench: there is no scenario {arguments[0]!r}; name one of those above", file=sys.stderr)
         return WRONG if arguments else FINE
+
     code = asyncio.run(run_until_signal(_run(arguments[0], arguments[1:])))
     if code is None:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
     return code
 
 
@@ -66,6 +68,7 @@ async def _run(name: str, arguments: list[str]) -> int:
     if arguments[:1] in (["-h"], ["--help"]) and name not in HAVE_FLAGS:
         print(f"{inspect.getdoc(scenario)}\n\n{inspect.getdoc(scenario.main)}")
         return FINE
+
     try:
         await scenario.main(arguments)
     except BadArgument as exc:
@@ -74,6 +77,7 @@ async def _run(name: str, arguments: list[str]) -> int:
     except Misconfigured as exc:  # a server or a program that it needs
         print(f"bench: {exc}", file=sys.stderr)
         return WRONG
+
     return FINE
 
 

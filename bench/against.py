@@ -77,6 +77,7 @@ async def _git(*arguments: str) -> None:
 async def _compare(name: str, older: Path) -> list[dict[str, Any]]:
     folders = {"older": older, "this": HERE}
     seen: dict[str, list[Measured]] = {what: [] for what in folders}
+
     async with fresh_server() as server:
         orders = {what: await _start(server, name, folder) for what, folder in folders.items()}
         for what, folder in folders.items():  # unmeasured: the first round of all is not like the later ones
@@ -86,6 +87,7 @@ async def _compare(name: str, older: Path) -> list[dict[str, Any]]:
                 measured = await run_worker(server, orders[what], folder)
                 print(f"{name}, round {number}: {what} {measured.rate:,.0f} cycles/s", file=sys.stderr)
                 seen[what].append(measured)
+
     ratio = median(new.rate / old.rate for old, new in zip(seen["older"], seen["this"], strict=True))
     return [
         {
@@ -119,4 +121,5 @@ async def _start(server: EmbeddedServer, name: str, folder: Path) -> str:
     output, _ = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"the code in {folder} could not start its messages; what it said is above")
+
     return output.decode().splitlines()[-1]

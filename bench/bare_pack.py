@@ -38,6 +38,7 @@ class BarePack:
             now = workflow.time()
             for message, wait in zip(due, waits, strict=True):
                 message[0] = round(now + wait, 3)
+
         workflow.continue_as_new(args=[messages, coalesce, wakes])
 
 

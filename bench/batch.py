@@ -37,6 +37,7 @@ async def _compare(case: str, io_seconds: float, folders: dict[str, Path]) -> li
     for number in range(PAIRS):
         for what, folder in alternate(folders, number).items():
             seen[what].append(await _run_process(folder, io_seconds))
+
     first = next(iter(seen.values()))
     return [
         {

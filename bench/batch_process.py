@@ -52,7 +52,8 @@ async def measure(io_seconds: float, rounds: int) -> dict[str, float]:
             await asyncio.sleep(io_seconds)
 
     ran = 0
-    settings, environment = Settings(), ActivityEnvironment()
+    settings = Settings()
+    environment = ActivityEnvironment()
     async with HttpClient(settings) as http:
         dispatch = Dispatch(
             Registry([("bench", bench)]),
@@ -67,7 +68,8 @@ async def measure(io_seconds: float, rounds: int) -> dict[str, float]:
         batch: list[float] = []
         bare: list[float] = []
         for _ in range(rounds):
-            call, ran = _make_call(), 0
+            call = _make_call()
+            ran = 0
             batch.append(await _time(lambda call=call: environment.run(batches.run_batch, call)) / SIZE)
             assert ran == SIZE, "there is a slot for each message"
             tasks = (asyncio.create_task(sleep_alone()) for _ in range(SIZE))

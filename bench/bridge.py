@@ -26,10 +26,13 @@ from starter.starting.delivery import Delivery
 from starter.starting.receipts import StartOutcome
 from starter.starting.start_request import first_state
 
-PAIRS, LAG_PAIRS = 4, 2
-SOLO_COUNT, PACK_COUNT = 4000, 200_000
+PAIRS = 4
+LAG_PAIRS = 2
+SOLO_COUNT = 4000
+PACK_COUNT = 200_000
 SIZE = 1000
-LAG, SHORT_LAG = 200_000, 1000
+LAG = 200_000
+SHORT_LAG = 1000
 LAG_SECONDS = 30.0
 IN_FLIGHT = 64
 INDEX_AFTER_SECONDS = Settings().index_after.total_seconds()
@@ -46,6 +49,7 @@ async def main(arguments: list[str]) -> None:
     }
     named = choose(arguments[:1] or ["solo", "pack"], parts, "part")
     counts = [read_count([number], SOLO_COUNT) for number in arguments[1:2]]
+
     for name in named:
         await parts[name](*counts)
 
@@ -69,7 +73,8 @@ async def _solo(count: int = SOLO_COUNT) -> None:
 
 async def _start_alike(client: Client, filling: Filling) -> float:
     """Start messages as a script around the SDK would, a bounded number at once; gives the starts a second."""
-    gate, began = asyncio.Semaphore(IN_FLIGHT), time.monotonic()
+    gate = asyncio.Semaphore(IN_FLIGHT)
+    began = time.monotonic()
 
     async def start(envelope: Envelope) -> None:
         async with gate:
@@ -101,7 +106,8 @@ async def _pack(count: int = PACK_COUNT) -> None:
         return await start_packs(await stage.server.connect(), filling, list(filling.envelopes()))
 
     async def take_in(stage: Stage) -> float:
-        filling, client = _filling(count, "pack"), await stage.server.connect()
+        filling = _filling(count, "pack")
+        client = await stage.server.connect()
         envelopes = list(filling.envelopes())
         async with working(stage.server, to_order(filling)):
             began = time.monotonic()
@@ -110,13 +116,16 @@ async def _pack(count: int = PACK_COUNT) -> None:
             return count / (time.monotonic() - began)
 
     async def deliver(stage: Stage) -> float:
-        filling, client = _filling(count, "pack"), await stage.server.connect()
+        filling = _filling(count, "pack")
+        client = await stage.server.connect()
         deliveries = [
             Delivery(e.kind, e.id, f"{filling.prefix}/{number % PARTITIONS}", number, e)
             for number, (_, e) in enumerate(filling.envelopes())
         ]
+
         async with working(stage.server, to_order(filling)):
-            starter, began = build_starter(client, filling, PACK_ROOM, revises=True), time.monotonic()
+            starter = build_starter(client, filling, PACK_ROOM, revises=True)
+            began = time.monotonic()
             async for receipt in starter.start_all((None, delivery) for delivery in deliveries):
                 assert receipt.outcome is StartOutcome.STARTED, receipt
             return count / (time.monotonic() - began)
@@ -146,6 +155,7 @@ async def _compare(
         for number in range(PAIRS):
             for what, measure in alternate(contestants, number).items():
                 seen[what].append(await measure(stage))
+
     rates = {what: [one.rate if isinstance(one, Follower) else one for one in ones] for what, ones in seen.items()}
     bridges = {what: [one for one in ones if isinstance(one, Follower)] for what, ones in seen.items()}
     yardstick = next(iter(rates.values()))
@@ -173,14 +183,17 @@ async def _bridge(stage: Stage, filling: Filling) -> Follower:
     """Bring a filling through a topic, by a bridge after one whose topic is empty, which shows what a start takes."""
     topic = filling.prefix
     kind, packs = (topic, filling.packs) if filling.encoding == "pack" else ("bench", 0)
+
     empty = new_prefix()
     async with open_topic(stage, empty), bridging(stage, empty, kind, packs=packs) as follower:
         start_seconds = (await follower.wait_until_consuming()).cpu_seconds
+
     async with open_topic(stage, topic) as producer:
         await produce(producer, topic, (envelope for _, envelope in filling.envelopes()))
         async with bridging(stage, topic, kind, packs=packs) as follower:
             follower.start_seconds = start_seconds
             await follower.wait_until_committed(filling.count)
+
     return follower
 
 
@@ -191,6 +204,7 @@ async def _lag(count: int = LAG) -> None:
         for number in range(LAG_PAIRS):
             for lag in alternate({str(lag): lag for lag in seen}, number).values():
                 seen[lag].append(await _bridge_with_lag(stage, lag))
+
     rows = [
         {
             "lag": lag,
@@ -207,7 +221,9 @@ async def _lag(count: int = LAG) -> None:
 async def _bridge_with_lag(stage: Stage, lag: int) -> Follower:
     filling = replace(_filling(lag, "solo"), count=lag + 100_000)
     records = (envelope for _, envelope in filling.envelopes())
-    topic, sent = filling.prefix, 0
+
+    topic = filling.prefix
+    sent = 0
     async with open_topic(stage, topic) as producer, bridging(stage, topic, "bench") as follower:
         ends_at = time.monotonic() + LAG_SECONDS
         while time.monotonic() < ends_at:
@@ -216,4 +232,5 @@ async def _bridge_with_lag(stage: Stage, lag: int) -> Follower:
             if missing > SHORT_LAG:
                 ends_at = time.monotonic() + LAG_SECONDS  # from when the queue is as long as it should be
             await asyncio.sleep(0.2)
+
     return follower

@@ -29,14 +29,18 @@ STARTS_PER_SECOND = {"solo": 30.0, "pack": 0.0}
 """The setting of that name: a start costs as much as a cycle and goes first, so this limit decides what is left."""
 
 TIMES = 5
-USUAL_SECONDS, SPIKE_SECONDS = 150.0, 60.0
+USUAL_SECONDS = 150.0
+SPIKE_SECONDS = 60.0
 """The first is how long a message lives through a run: all begin together, and the cycles of a run cost differently."""
 
 WINDOW_SECONDS = 10.0
-AT_WORK, PACKED_AT_WORK = 2000, 100_000
+AT_WORK = 2000
+PACKED_AT_WORK = 100_000
 """Messages that come back every 20 s, more than a worker can do."""
 
-KEYS, REVISIONS, KILLS = 5000, 4, 5
+KEYS = 5000
+REVISIONS = 4
+KILLS = 5
 MEMBER = ("--member", "one", "--session-seconds", "6")
 """A restarted bridge has its partitions back at once."""
 
@@ -49,13 +53,15 @@ async def measure_spikes(seconds: float = SPIKE_SECONDS) -> None:
 
 
 async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
-    rate, prefix = SUSTAINED[encoding], new_prefix()
+    rate = SUSTAINED[encoding]
+    prefix = new_prefix()
     count = round(rate * USUAL_SECONDS + TIMES * rate * (seconds + 1))
     kind, packs = ("bench", 0) if encoding == "solo" else (prefix, (count + PACKED_AT_WORK) // 1000)
     filling = Filling(
         prefix=prefix, count=AT_WORK + count, size=1000, delay=20.0, due_in=HOUR, coalesce=1.0, encoding=encoding
     )
     most = ("--set", f"starts_per_second={STARTS_PER_SECOND[encoding]}")
+
     async with fresh_stage() as stage:
         order = await _busy_order(stage, filling, packs)
         async with (
@@ -68,12 +74,15 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
             sent = await _send_at(rate, USUAL_SECONDS, producer, prefix, records)
             before = len(windows)
             sent += await _send_at(TIMES * rate, seconds, producer, prefix, records)
-            lag, began = sent - follower.committed, time.monotonic()
+            lag = sent - follower.committed
+            began = time.monotonic()
             await follower.wait_until_committed(sent)
             drained = time.monotonic() - began
             await asyncio.sleep(WINDOW_SECONDS)  # for the window that it drained in
             during = windows[before : before + 1 + int((seconds + drained) / WINDOW_SECONDS)]
-    usual, busy = mean(m.rate for m in windows[2:before]), mean(m.rate for m in during)
+
+    usual = mean(m.rate for m in windows[2:before])
+    busy = mean(m.rate for m in during)
     return {
         "encoding": encoding,
         "usual/s": rate,
@@ -89,24 +98,29 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
 
 async def _busy_order(stage: Stage, filling: Filling, packs: int) -> Order:
     """Order a worker, and give it messages of which more is always due than it can do."""
-    client, order = await stage.server.connect(), to_order(filling, seconds=WINDOW_SECONDS, windows=10_000)
+    client = await stage.server.connect()
+    order = to_order(filling, seconds=WINDOW_SECONDS, windows=10_000)
     if filling.encoding == "solo":
         await fill(client, "dormice", filling.prefix, AT_WORK, 20.0)
         return order
+
     pack = Pack(packs=packs, size=SIZE_MAX, coalesce=timedelta(seconds=filling.coalesce))
     settings = Settings(task_queue_prefix=filling.prefix, pack_room=PACKED_AT_WORK + 1)
+
     envelopes = (
         (None, Envelope(kind=filling.prefix, id=f"at-work-{n}", lane="short", payload={"delay": 20.0}))
         for n in range(PACKED_AT_WORK)
     )
     async for receipt in BulkStarter(client, settings, encodings={filling.prefix: pack}).start_all(envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
+
     return order
 
 
 async def _send_at(rate: float, seconds: float, producer: Any, topic: str, records: Any) -> int:
     """Send records at a rate for a while; gives their number."""
-    began, sent = time.monotonic(), 0
+    began = time.monotonic()
+    sent = 0
     while (elapsed := time.monotonic() - began) < seconds:
         due = int(elapsed * rate) - sent
         sent += await produce(producer, topic, (next(records) for _ in range(due)))
@@ -116,12 +130,15 @@ async def _send_at(rate: float, seconds: float, producer: Any, topic: str, recor
 
 async def measure_kills(keys: int = KEYS) -> None:
     """A bridge is killed five times at random moments while it works through the revisions of many keys."""
-    prefix, chance = new_prefix(), random.Random(11)
+    prefix = new_prefix()
+    chance = random.Random(11)
     began = time.monotonic()
+
     async with fresh_stage() as stage, open_topic(stage, prefix) as producer:
         for revision in range(REVISIONS):
             payload = f"r{revision}"
             await produce(producer, prefix, (Envelope(kind=NOTED, id=f"k{n}", payload=payload) for n in range(keys)))
+
         async with noting(stage.server, prefix) as ledger:
             for _ in range(KILLS):
                 async with bridging(stage, prefix, "bench", *MEMBER) as follower:
@@ -133,6 +150,7 @@ async def measure_kills(keys: int = KEYS) -> None:
                 while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it
                     await asyncio.sleep(2)
             rows = [_check(ledger, keys) | {"s": time.monotonic() - began}]
+
     report("bridge", rows, note=f"{PARTITIONS} partitions, solo, {KILLS} kills with SIGKILL", case="kills")
 
 
@@ -145,10 +163,12 @@ def _check(ledger: Ledger, keys: int) -> dict[str, Any]:
     """Count what is wrong: a record acted twice when its message was called for it under two versions."""
     newest: dict[str, str] = {}
     versions: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+
     for entry in ledger.entries:
         if entry.what == "again":
             newest[entry.id] = entry.note
             versions[entry.id, entry.note].add(entry.version)
+
     return {
         "records": keys * REVISIONS,
         "missing": keys - len(newest),

@@ -60,10 +60,12 @@ async def open_topic(stage: Stage, topic: str) -> AsyncGenerator[Any]:
     admin: Any = AIOKafkaAdminClient(bootstrap_servers=stage.broker.address)
     producer: Any = AIOKafkaProducer(bootstrap_servers=stage.broker.address, linger_ms=5)
     await admin.start()
+
     try:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     finally:
         await admin.close()
+
     await producer.start()
     try:
         yield producer
@@ -107,7 +109,8 @@ class Follower:
         changes = [b for a, b in zip(self.samples, self.samples[1:], strict=False) if b.committed > a.committed]
         if not changes:
             return 0.0
-        first, last = self.samples[0], changes[-1]
+        first = self.samples[0]
+        last = changes[-1]
         return (last.committed - first.committed) / (last.at - first.at)
 
     @property
@@ -139,14 +142,17 @@ class Follower:
             bootstrap_servers=stage.broker.address, group_id=topic, enable_auto_commit=False
         )
         await consumer.start()
+
         try:
             while True:
                 committed = [await consumer.committed(partition) for partition in partitions]
                 if any(position is not None for position in committed):
                     with contextlib.suppress(psutil.NoSuchProcess, ValueError):  # it has just ended
                         (bridge,) = psutil.Process(self.process.pid).children()
-                        rss, times = bridge.memory_info().rss, bridge.cpu_times()
-                        count, cpu = sum(at or 0 for at in committed), times.user + times.system
+                        rss = bridge.memory_info().rss
+                        times = bridge.cpu_times()
+                        count = sum(at or 0 for at in committed)
+                        cpu = times.user + times.system
                         self.samples.append(Sample(time.monotonic(), count, rss, cpu))
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
@@ -175,6 +181,7 @@ async def bridging(stage: Stage, topic: str, kind: str, *arguments: str, packs: 
         )
         follower = Follower(process)
         following = asyncio.create_task(follower.follow(stage, topic))
+
         try:
             yield follower
             if process.returncode is None:

@@ -30,6 +30,7 @@ async def main(arguments: list[str]) -> None:
 async def _compare(name: str) -> list[dict[str, Any]]:
     count, delay = (SLEEPERS, COLD_DELAY) if name == "cold" else (WARM, WARM_DELAY)
     seen: dict[str, list[Measured]] = {"bare": [], "dormice": []}
+
     async with fresh_server() as server:
         client = await server.connect()
         prefixes = {what: new_prefix() for what in seen}
@@ -41,6 +42,7 @@ async def _compare(name: str) -> list[dict[str, Any]]:
                     what=what, prefix=prefix, seconds=SECONDS, cache=CACHE if name == "cold" else 1000, slots=30
                 )
                 seen[what].append(await run_worker(server, order))
+
     ratio = median(d.rate / b.rate for d, b in zip(seen["dormice"], seen["bare"], strict=True))
     return [
         {

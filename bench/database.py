@@ -34,9 +34,17 @@ from cluster.postgres import CORE, VISIBILITY
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 
-SOLO_SLEEPERS, SOLO_COUNT, SOLO_DELAY, CACHE, SLOTS = 2000, 3000, 20.0, 60, 30
-PACK_COUNT, PACK_SIZE, PACK_DELAY = 100_000, 1000, 300.0
-PACK_SLOTS, PACK_CACHE = 8, 10  # ten times fewer than packs: nearly every wake is cold
+SOLO_SLEEPERS = 2000
+SOLO_COUNT = 3000
+SOLO_DELAY = 20.0
+CACHE = 60
+SLOTS = 30
+PACK_COUNT = 100_000
+PACK_SIZE = 1000
+PACK_DELAY = 300.0
+# ten times fewer than packs: nearly every wake is cold
+PACK_SLOTS = 8
+PACK_CACHE = 10
 SHARES = (12, 48)
 """The mean delay is so many times the tolerance: many messages in a wake, and few."""
 
@@ -93,6 +101,7 @@ async def main(arguments: list[str]) -> None:
         async with SUBJECTS[name]() as subject:
             await fill(await subject.server.connect(), "asleep", new_prefix(), 200, HOUR)  # the first are slower
             rows += [{"server": name} | row for row in [*await _run_solo(subject), *await _run_packs(subject)]]
+
     columns = dict.fromkeys(name for row in rows for name in row)
     note = f"{SHARDS} history shards in PostgreSQL; its own settings but for memory; log bytes are WAL"
     even = [{name: row.get(name, 0.0) for name in columns} for row in rows]
@@ -127,6 +136,7 @@ def _read_spent(server: ClusterServer) -> Spent:
     """)  # noqa: S608 — names of our own
     transactions, log, syncs, pages = map(float, line.split("|"))
     postmaster = psutil.Process(cluster.postgres.process_id)
+
     return Spent(
         server_cpu=read_cpu(cluster.process),
         database_cpu=sum(map(read_cpu, [postmaster, *postmaster.children()])),
@@ -157,9 +167,11 @@ async def _run_solo(subject: Subject) -> list[dict[str, Any]]:
     order = Order(what="dormice", prefix=prefix, seconds=HOUR, warmup=0, cache=CACHE, slots=SLOTS)
     rate = await fill(client, "asleep", prefix, SOLO_SLEEPERS, HOUR)
     started = await _wait_until_idle(subject)
+
     async with working(subject.server, order):  # each has a first task, in which it goes to sleep
         await asyncio.sleep(SOLO_SLEEPERS / 40)
         asleep = await _wait_until_idle(subject)
+
     rows = [
         {"what": "solo start", "count": SOLO_SLEEPERS, "a second": rate} | started.since(before).per(SOLO_SLEEPERS),
         {"what": "solo, until asleep", "count": SOLO_SLEEPERS, "a second": rate}
@@ -168,12 +180,14 @@ async def _run_solo(subject: Subject) -> list[dict[str, Any]]:
     due = new_prefix()
     await fill(client, "dormice", due, SOLO_COUNT, SOLO_DELAY)
     cycling = replace(order, prefix=due, seconds=SECONDS, windows=100, index_after=SOLO_DELAY / 2)
+
     return [*rows, {"what": "solo cycle"} | await _watch(subject, cycling)]
 
 
 async def _run_packs(subject: Subject) -> list[dict[str, Any]]:
     client = await subject.server.connect()
     rows: list[dict[str, Any]] = []
+
     for share in SHARES:
         filling = Filling(
             prefix=new_prefix(),
@@ -185,16 +199,19 @@ async def _run_packs(subject: Subject) -> list[dict[str, Any]]:
             coalesce=PACK_DELAY / share,
         )
         before = await _wait_until_idle(subject)
+
         order = to_order(filling, slots=PACK_SLOTS, cache=PACK_CACHE, seconds=SECONDS, windows=100)
         async with working(subject.server, order):
             rate = await start_packs(client, filling, filling.envelopes())
             await wait_until_asleep(client, filling)
+
         taken = (await _wait_until_idle(subject)).since(before)
         rows.append({"what": "pack start", "count": PACK_COUNT, "a second": rate} | taken.per(PACK_COUNT))
         await run_worker(
             subject.server, replace(order, seconds=PACK_DELAY / 4, windows=1)
         )  # until the first have come back
         rows.append({"what": f"pack cycle, 1/{share}"} | await _watch(subject, order))
+
     return rows
 
 
@@ -203,10 +220,13 @@ async def _watch(subject: Subject, order: Order) -> dict[str, Any]:
     telemetry = f"127.0.0.1:{find_free_port()}"
     async with working(subject.server, replace(order, telemetry=telemetry)) as windows:
         await _until(windows, 1)
-        before, batches = await asyncio.to_thread(subject.measure), await _count_batches(telemetry)
+        before = await asyncio.to_thread(subject.measure)
+        batches = await _count_batches(telemetry)
         await _until(windows, 2)
-        used, done = (await asyncio.to_thread(subject.measure)).since(before), await _count_batches(telemetry) - batches
+        used = (await asyncio.to_thread(subject.measure)).since(before)
+        done = await _count_batches(telemetry) - batches
         window = windows[1]
+
     told = {
         "count": window.cycles,
         "a second": window.rate,

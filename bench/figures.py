@@ -51,13 +51,16 @@ def _read_processes() -> dict[str, Figure]:
 
 
 def _read_packs() -> dict[str, Figure]:
-    few, many = 1_000_000, 10_000_000
+    few = 1_000_000
+    many = 10_000_000
     at_rest = _read_result(f"packs-fill-{few}")["rows"][-1]["disk MB"] * 1e6 / few
-    crowd, command = _read_result(f"packs-fill-{many}"), f"{FILLING} {many} 3600 14400"
+    crowd = _read_result(f"packs-fill-{many}")
+    command = f"{FILLING} {many} 3600 14400"
     filled = FILLED.search(crowd["note"])
     assert filled is not None, "the note says how long filling took"
     rate = many / float(filled[1].replace(",", ""))
     memory = max(row["rss MB"] for row in crowd["rows"]) * 1e6
+
     return {
         "pack.asleep.bytes": Figure(
             at_rest, "bytes", "a message, once packs have continued as new", f"{FILLING} {few}"
@@ -69,7 +72,10 @@ def _read_packs() -> dict[str, Figure]:
 
 def _read_database() -> Iterator[tuple[str, Figure]]:
     rows = {row["what"]: row for row in _read_result("database-postgresql")["rows"]}  # of two pack starts, the dearer
-    asleep, cycle, wake = rows["solo, until asleep"], rows["solo cycle"], rows["pack cycle, 1/12"]
+    asleep = rows["solo, until asleep"]
+    cycle = rows["solo cycle"]
+    wake = rows["pack cycle, 1/12"]
+
     for part, (column, unit, meaning) in PARTS.items():
         own = wake[column] - cycle[column] / wake["in a batch"]
         yield f"solo.start.{part}", Figure(asleep[column], unit, meaning.format("a start, until asleep"), DATABASE)
@@ -79,6 +85,7 @@ def _read_database() -> Iterator[tuple[str, Figure]]:
         yield f"pack.batch.{part}", Figure(cycle[column], unit, meaning.format("a cold wake"), AS_SOLO, "derived")
         each = meaning.format("each message in it")
         yield f"pack.message.{part}", Figure(own, unit, each, ABOVE_WAKE, "derived")
+
     left = "what a cycle leaves in the database until retention ends"
     yield "solo.cycle.disk_bytes", Figure(cycle["disk bytes"], "bytes", left, DATABASE)
     yield "solo.asleep.bytes", Figure(asleep["disk bytes"], "bytes", "a sleeping message in PostgreSQL", DATABASE)

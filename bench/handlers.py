@@ -12,8 +12,10 @@ from shared.messages.encoding import SIZE_MAX
 KIND_VARIABLE = "DORMICE_BENCH_KIND"
 PACKS_VARIABLE = "DORMICE_BENCH_PACKS"
 DELETE_AFTER_VARIABLE = "DORMICE_BENCH_DELETE_AFTER"
-NOTED, HERDED = "bench-noted", "bench-herded"
-RESTLESS, RESTLESS_PACKED = "bench-restless", "bench-restless-packed"
+NOTED = "bench-noted"
+HERDED = "bench-herded"
+RESTLESS = "bench-restless"
+RESTLESS_PACKED = "bench-restless-packed"
 
 if DELETE_AFTER_VARIABLE in os.environ:
     left_runs.DELETE_AFTER = timedelta(seconds=float(os.environ[DELETE_AFTER_VARIABLE]))

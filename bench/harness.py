@@ -60,6 +60,7 @@ async def fresh_server(*, slim: bool = True, config: Sequence[str] = ()) -> Asyn
         async with fresh_cluster() as server:
             yield server
             return
+
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
         options = EmbeddedOptions(
             data=Path(folder),
@@ -161,6 +162,7 @@ async def _measuring(
             errors=errors.fileno(),
         )
         windows: list[Measured] = []
+
         reading = asyncio.create_task(_read_windows(process, windows))
         try:
             yield _WorkerProcess(process, errors, windows, reading)
@@ -203,6 +205,7 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
                 **extra,
             },
         )
+
         try:
             yield Ledger(path)
         finally:
@@ -217,6 +220,7 @@ async def fill(client: Client, what: str, prefix: str, count: int, delay: float,
     ids = [str(i) for i in range(count)]
     loop = asyncio.get_running_loop()
     began = loop.time()
+
     if what == "bare":
         await start_bare(client, f"{prefix}-short", [f"{prefix}-{i}" for i in ids], delay=delay, cycles=cycles_per_run)
     else:
@@ -229,6 +233,7 @@ async def fill(client: Client, what: str, prefix: str, count: int, delay: float,
         starter = BulkStarter(client, settings)
         async for receipt in starter.start_all(envelopes):
             assert receipt.outcome is StartOutcome.STARTED, receipt
+
     return count / (loop.time() - began)
 
 
@@ -303,10 +308,12 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
     case = f"{case} {CLUSTER_OPTION}".strip() if is_on_cluster else case
     command = f"{scenario} {case}".strip()
     table = Table(title=command, caption=note or None)
+
     if len(rows[0]) > COLUMNS_MAX:
         _fill_upright(table, rows)
     else:
         _fill_flat(table, rows)
+
     Console(width=140).print(table)
     RESULTS.mkdir(exist_ok=True)
     document = {

@@ -26,7 +26,8 @@ PRIORITIES = 5
 ASLEEP_A_SECOND = 60.0
 """As few as that are started and asleep in time, whatever the machine does."""
 
-STEADY, STEADY_SECONDS = 3000, 20.0
+STEADY = 3000
+STEADY_SECONDS = 20.0
 """The steady load: messages that fall due one by one over these seconds, more than a lane can do."""
 
 QUIET_AFTER = 5.0
@@ -44,6 +45,7 @@ async def main(arguments: list[str]) -> None:
             due = await _let_sleep(server, prefix, count, 0.0)
             await _wait_for(ledger, STEADY + count + 1, due)
             entries = ledger.entries[begun_before:]
+
     row = {"messages": count, "steady/s": steady} | _check(entries, due, steady)
     report("herd", [row], note=f"{count:,} due in one instant, a workflow each, five priorities; one worker process")
 
@@ -67,9 +69,11 @@ async def _let_sleep(server: EmbeddedServer, prefix: str, count: int, over: floa
         scheduled_at=due + timedelta(seconds=QUIET_AFTER),
     )
     await _start(server, prefix, [*_make_herd(count, due, over), quiet])
+
     capacity = Capacity(await server.connect(), task_queue(prefix, "short"))
     while await capacity.read_backlog():  # noqa: ASYNC110 — another process works it off
         await asyncio.sleep(1)
+
     assert datetime.now(UTC) < due - timedelta(seconds=2), "the herd was not asleep in time; give a smaller count"
     return due.timestamp()
 
@@ -102,6 +106,7 @@ def _check(entries: list[Entry], due: float, steady: float) -> dict[str, Any]:
     firsts = [place for place, name in enumerate(begun) if name.startswith("1-")]
     nearly_all = firsts[int(len(firsts) * 0.99)]
     lateness = next(entry.at - entry.due_at for entry in entries if entry.id.endswith("quiet"))
+
     return {
         "drained/s": rate,
         "ratio": rate / steady,

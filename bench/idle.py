@@ -25,16 +25,21 @@ from starter.local.embedded import EmbeddedServer
 from starter.steering.keepers import IdleControl
 
 PAIRS = 4
-SECONDS, WINDOWS, RAMP = 5.0, 6, 3
+SECONDS = 5.0
+WINDOWS = 6
+RAMP = 3
 """The rate of pulling grows with each heartbeat: the first windows in which anything runs are left out."""
 
 WINDOWS_MAX = 60
 """Messages that have just been started keep the lane busy until each has gone to sleep."""
 
-BACKLOG, BACKLOG_DELAY = 3000, 15.0
+BACKLOG = 3000
+BACKLOG_DELAY = 15.0
 AHEAD = 4000
 HOUR = 3600.0
-OFF, ON, AHEAD_OF_TIME = "backlog, idle off", "backlog, idle on", "nothing due, idle on"
+OFF = "backlog, idle off"
+ON = "backlog, idle on"
+AHEAD_OF_TIME = "nothing due, idle on"
 
 INDEX_AFTER = 5.0
 """So that each cycle writes its due time into the index, as one that comes back in hours does anyway."""
@@ -44,19 +49,23 @@ async def main(_: list[str]) -> None:
     """Compare in rounds, each in the opposite order of the one before."""
     seen: dict[str, list[Measured]] = {OFF: [], ON: [], AHEAD_OF_TIME: []}
     calls: dict[str, list[float]] = {what: [] for what in seen}
+
     async with fresh_server() as server:
         client = await server.connect()
         busy = new_prefix()
         await fill(client, "dormice", busy, BACKLOG, BACKLOG_DELAY)
+
         for number in range(PAIRS):
             for what in alternate(seen, number):
                 prefix = busy
                 if what == AHEAD_OF_TIME:
                     prefix = new_prefix()
                     await _sow(client, prefix)
-                before, began = await _count_visibility_calls(server), time.monotonic()
+                before = await _count_visibility_calls(server)
+                began = time.monotonic()
                 seen[what].append(await _measure(server, prefix, is_on=what != OFF))
                 calls[what].append((await _count_visibility_calls(server) - before) / (time.monotonic() - began))
+
     rows: list[dict[str, Any]] = [
         {
             "case": what,
@@ -82,7 +91,8 @@ async def _measure(server: EmbeddedServer, prefix: str, *, is_on: bool) -> Measu
 
 async def _sow(client: Client, prefix: str) -> None:
     """Let messages sleep that are due in hours and may run at once, which a sender can't ask for."""
-    now, numbers = time.time(), iter(range(AHEAD))
+    now = time.time()
+    numbers = iter(range(AHEAD))
 
     async def start(number: int) -> None:
         state = MessageState(

@@ -26,7 +26,9 @@ from starter.starting.receipts import StartOutcome
 from worker.run import WorkerPlan
 
 MINUTES = 30
-TRIAL, TRIED, TRIED_SECONDS = "trial", 1_500, 60.0
+TRIAL = "trial"
+TRIED = 1_500
+TRIED_SECONDS = 60.0
 WARM_UP_SECONDS = 20.0
 DELAY_SECONDS = 60.0
 OTHERS = 30
@@ -121,6 +123,7 @@ def _sum_up(calls: Calls, able: float, count: int, minutes: float) -> dict[str, 
     whole = [calls.by_minute[minute] for minute in range(int(minutes))]
     late = sorted(calls.late["short"])
     waiting = max((now - due for due in calls.due.values()), default=0.0)
+
     return {
         "messages": count,
         "can run/s": round(able, 1),

@@ -6,7 +6,8 @@ from activities import Context, Done, Message, Pack, handler
 from activities.api.limit import Limit
 from examples.ledger import ledgered
 
-MANY, HOT = "bench-limited-many", "bench-limited-hot"
+MANY = "bench-limited-many"
+HOT = "bench-limited-hot"
 MINUTE = timedelta(minutes=1)
 PER_MINUTE = {MANY: 2, HOT: 60}
 PACKS = 40

@@ -42,10 +42,12 @@ async def _measure(kind: str) -> dict[str, Any]:
             begun = time.time()
             await asyncio.sleep(WARM_UP_SECONDS + MEASURED_SECONDS)
             entries = [entry for entry in ledger.entries if entry.what == "began"]
+
     first = begun + WARM_UP_SECONDS
     inside = [entry for entry in entries if first <= entry.at < first + MEASURED_SECONDS]
     allowed = KEYS[kind] * PER_MINUTE[kind] * MEASURED_SECONDS / WINDOW
     per_key = _group(entries)
+
     return {
         "kind": kind,
         "messages": started,

@@ -28,9 +28,11 @@ from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 
 SIZE = 1000
-PACK_COUNT, SOLO_COUNT = 200_000, 4_000
+PACK_COUNT = 200_000
+SOLO_COUNT = 4_000
 LOOK_SECONDS = 0.1
-SINGLE, EVERY_SECONDS = 300, 0.02
+SINGLE = 300
+EVERY_SECONDS = 0.02
 INSERT = "INSERT INTO dormice_outbox (action, kind, id, payload, scheduled_at) VALUES (%s, %s, %s, %s, %s)"
 ANY_LEFT = "SELECT 1 FROM dormice_outbox LIMIT 1"
 Application = psycopg.AsyncConnection[Any]
@@ -63,6 +65,7 @@ async def _measure(encoding: str, count: int, *, outboxes: int) -> dict[str, Any
                 await stack.enter_async_context(_outbox(server, filling, dsn))
             rate = await _follow(fills, count)
             latencies = await _insert_singly(fills, filling)
+
     return {
         "encoding": encoding,
         "outboxes": outboxes,
@@ -85,7 +88,9 @@ async def _follow(application: Application, count: int) -> float:
         if left < count:
             samples.append((time.monotonic(), left))
         await asyncio.sleep(LOOK_SECONDS)
-    (first_at, first), (last_at, _) = samples[0], samples[-1]
+
+    first_at, first = samples[0]
+    last_at, _ = samples[-1]
     return first / (last_at - first_at)
 
 
@@ -93,6 +98,7 @@ async def _insert_singly(application: Application, filling: Filling) -> list[flo
     """Commit rows one by one, and give the seconds until each is gone."""
     _, envelope = next(filling.envelopes())
     latencies: list[float] = []
+
     for number in range(SINGLE):
         row = _to_row(envelope.model_copy(update={"id": f"single-{number}"}))
         await application.execute(INSERT, row)
@@ -101,6 +107,7 @@ async def _insert_singly(application: Application, filling: Filling) -> list[flo
             await asyncio.sleep(0.001)
         latencies.append(time.monotonic() - began)
         await asyncio.sleep(EVERY_SECONDS)
+
     return latencies
 
 
@@ -131,6 +138,7 @@ async def _outbox(server: EmbeddedServer, filling: Filling, dsn: str) -> AsyncGe
     process = await start_supervised(
         [sys.executable, "-m", "starter", "outbox", dsn], asyncio.subprocess.DEVNULL, environment
     )
+
     try:
         yield
     finally:

@@ -43,6 +43,7 @@ async def main(arguments: list[str]) -> None:
     for case in ("steady", "overload", "naive"):
         row = await _measure(case, count)
         rows.append(row | {"ratio": row["cycles/s"] / rows[0]["cycles/s"] if rows else 1.0})
+
     report("overload", rows, note=f"{count:,} due in one second, one worker process, one core taken by a burner")
 
 
@@ -53,11 +54,13 @@ async def _measure(case: str, count: int) -> dict[str, Any]:
         at = await _start(await server.connect(), prefix, count // 2 if case == "steady" else count, case)
         await asyncio.sleep(max(0.0, at - time.time()))
         burner = await start_supervised([sys.executable, "-c", "while True: pass"])
+
         try:
             order = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=5 if case == "steady" else 0)
             measured = await run_worker(server, replace(order, **NAIVE) if case == "naive" else order)
         finally:
             await kill_supervised(burner)
+
         return {
             "case": case,
             "cycles/s": measured.rate,
@@ -73,6 +76,7 @@ async def _start(client: Client, prefix: str, count: int, case: str) -> float:
     at = time.time() if case == "steady" else time.time() + count / 150
     delay = 20.0 if case == "steady" else HOURS_AWAY
     settings = Settings(task_queue_prefix=prefix)
+
     envelopes = (
         (
             None,
@@ -88,4 +92,5 @@ async def _start(client: Client, prefix: str, count: int, case: str) -> float:
     )
     async for receipt in BulkStarter(client, settings).start_all(envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
+
     return at

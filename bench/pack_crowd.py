@@ -41,13 +41,15 @@ CHECKED = 10
 ASKED = 20
 """Messages of a pack whose versions are asked for one by one, where the pack can't be read."""
 
-TRIES, AGAIN_SECONDS = 5, 20.0
+TRIES = 5
+AGAIN_SECONDS = 20.0
 """A pack that works while it is read does not show yet what its handlers have just done."""
 
 
 async def measure_crowd(count: int, seconds: float = HOUR, delay: float = 16 * HOUR) -> None:
     """Fill beside a worker on each core, and run; in the middle kill the server, while a kind is being repacked."""
-    queues, size = new_prefix(), min(PORTION, count)
+    queues = new_prefix()
+    size = min(PORTION, count)
     kinds = [
         Filling(
             prefix=f"{queues}-{number}",
@@ -63,6 +65,7 @@ async def measure_crowd(count: int, seconds: float = HOUR, delay: float = 16 * H
         for number in range(count // size)
     ]
     rows: list[dict[str, Any]] = []
+
     async with _running(kinds) as crowd:
         notes = [await crowd.fill()]
         await crowd.follow(seconds / 2 - WINDOW, rows)
@@ -74,8 +77,10 @@ async def measure_crowd(count: int, seconds: float = HOUR, delay: float = 16 * H
         is_repacked = repacking.done()
         repacking.cancel()  # nothing happens to one that is done
         notes += [await repacking if is_repacked else "the repack did not end in time", await crowd.check(is_repacked)]
+
     for note in notes:
         print(note)
+
     rhythm = f"mean delay {delay / HOUR:.2g} h, tolerance {kinds[0].coalesce:.0f} s; {CORES} workers"
     note = f"{'; '.join(notes)}; packs of 1,000, {len(kinds)} kinds, {rhythm}"
     report("packs", rows, note=note, case=f"crowd {count} {seconds:g} {delay:g}")
@@ -107,18 +112,23 @@ class _Crowd:
 
     async def fill(self) -> str:
         """Send all that has been made ready by pack before; say what it took."""
-        count, waited = sum(filling.count for filling in self.kinds), time.monotonic()
+        count = sum(filling.count for filling in self.kinds)
+        waited = time.monotonic()
         with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
             ready = await asyncio.gather(
                 *(asyncio.wrap_future(pool.submit(Filling.sort_by_pack, filling)) for filling in self.kinds)
             )
+
         print(f"{count:,} are ready by pack after {time.monotonic() - waited:,.0f} s", flush=True)
-        server_cpu, sent = processor_seconds(self.server), list[Sent]()
+        server_cpu = processor_seconds(self.server)
+        sent = list[Sent]()
+
         for number, filling in enumerate(self.kinds, 1):
             took = await start_sorted(self.client, filling, ready.pop(0))
             assert not took.failed, took
             sent.append(took)
             print(f"{number * filling.count:,}: {filling.count / took.seconds:,.0f}/s", self._look(), flush=True)
+
         whole = Sent(sum(took.seconds for took in sent), sum(took.cpu_seconds for took in sent), failed=0)
         said = whole.describe(count, processor_seconds(self.server) - server_cpu)
         return f"{said}; {await self._count_taken_in():,} packs taken in by then; {self._look()}"
@@ -149,9 +159,12 @@ class _Crowd:
 
     async def repack_first(self) -> str:
         """Move the first kind to more packs, as often as it takes."""
-        first, began, attempts = self.kinds[0], time.monotonic(), 1
+        first = self.kinds[0]
+        began = time.monotonic()
+        attempts = 1
         packs = max(round(first.packs * GROWTH), first.packs + 1)
         settings = Settings(task_queue_prefix=first.queues)
+
         while True:
             try:
                 await repack(self.client, settings, first.prefix, packs, _print_packs)
@@ -179,6 +192,7 @@ class _Crowd:
         for filling in self.kinds if is_repacked else self.kinds[1:]:
             seen = seen.add(await self._check_kind(filling))
             print(f"{filling.prefix}: {seen}", flush=True)
+
         run = sum(map(bool, self.versions))
         return (
             f"{seen.messages:,} messages of {seen.packs:,} packs were held against the calls of their handlers: "
@@ -215,7 +229,9 @@ class _Crowd:
             if number in before and version is not None
         )
         latest = max((time.time() - due - filling.coalesce for _, due in found.values()), default=-DAY)
-        missing, strange = len(before.keys() - found.keys()), len(found.keys() - before.keys())
+        missing = len(before.keys() - found.keys())
+        strange = len(found.keys() - before.keys())
+
         return _Checked(1, len(members), missing, strange, stale, latest)
 
     async def _read(
@@ -228,14 +244,18 @@ class _Crowd:
         stored = await read_stored(self.client, pack_workflow_id(layout.kind, index))
         if stored.state is not None and stored.is_current:
             return {number_of(each.id): (each.version, each.due_at) for each in stored.state.alive()}
+
         packs = Packs(self.client, Settings(task_queue_prefix=filling.queues))
         found: dict[int, tuple[int | None, float]] = {}
+
         async for _, messages in packs.read_each(iterate_packs([(layout, index)]), [{}]):
             found |= {number_of(each.id): (None, each.due_at.timestamp()) for each in messages if each.due_at}
+
         for number in random.sample(members, min(ASKED, len(members))):
             status = await packs.status(layout, index, f"{filling.prefix}-{number}")
             if status is not None:
                 found[number] = status["version"], status["due_at_epoch"]
+
         return found
 
 

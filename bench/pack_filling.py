@@ -112,15 +112,18 @@ class Filling:
         for first in range(0, self.count, PLACED_AT_ONCE):
             ids = [f"{self.prefix}-{number}" for number in self.numbers[first : first + PLACED_AT_ONCE]]
             found.append(places.find(_arrow.array([self.prefix] * len(ids)), _arrow.array(ids)).to_numpy())
+
         indexes = _np.concatenate(found)
         order = _np.argsort(indexes, kind="stable").astype(_np.int32) + self.first
         return _np.split(order, _np.cumsum(_np.bincount(indexes, minlength=packs))[:-1])
 
     def chunks(self, layout: Layout, numbers_by_pack: Iterable[Any]) -> Iterator[Chunk[str]]:
         """Give the messages of `envelopes` pack by pack, encoded from columns as a task of Spark does it."""
-        now, chunks = time.time(), SortedChunks()
+        now = time.time()
+        chunks = SortedChunks()
         head = encode_json({"delay": self.delay, "url": URL}).decode().removesuffix('"}')
         room = PAYLOAD_BYTES - len(head) - len('"}')
+
         for index, numbers in enumerate(numbers_by_pack):
             some = numbers.tolist()
             columns = EntryColumns(
@@ -131,6 +134,7 @@ class Filling:
                 others=[NO_OTHERS] * len(some),
             )
             yield from chunks.add(layout, index, columns)
+
         yield from chunks.take_last()
 
     def bare_packs(self) -> Iterator[list[BareMessage]]:
@@ -151,7 +155,8 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
 
     The starter holds all back until it has seen all: each pack then gets its messages in as few calls as they fit in.
     """
-    starter, began = build_starter(client, filling), time.monotonic()
+    starter = build_starter(client, filling)
+    began = time.monotonic()
     async for receipt in starter.start_all(envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
     return filling.count / (time.monotonic() - began)
@@ -159,15 +164,19 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
 
 async def start_sorted(client: Client, filling: Filling, numbers_by_pack: Sequence[Any] = ()) -> "Sent":
     """Start messages that are ready by pack, with a bulk starter in this process, which streams them."""
-    starter, numbers = build_starter(client, filling), numbers_by_pack or filling.sort_by_pack()
+    starter = build_starter(client, filling)
+    numbers = numbers_by_pack or filling.sort_by_pack()
     layout = await starter.find_layout(filling.prefix, "short")
     assert layout is not None
-    began, cpu, failed = time.monotonic(), time.process_time(), 0
+    began = time.monotonic()
+    cpu = time.process_time()
+    failed = 0
     async for receipts in starter.start_groups(filling.chunks(layout, numbers)):
         assert isinstance(receipts, ChunkReceipts)
         outcomes = {outcome for outcome, _ in receipts.others.values()}
         assert outcomes <= {StartOutcome.FAILED}, outcomes
         failed += len(receipts.others)
+
     return Sent(time.monotonic() - began, time.process_time() - cpu, failed)
 
 
@@ -197,6 +206,7 @@ def build_starter(client: Client, filling: Filling, room: int | None = None, *, 
         coalesce=timedelta(seconds=filling.coalesce),
     )
     encodings = {filling.prefix: pack} if filling.encoding == "pack" else {}
+
     return BulkStarter(client, settings, encodings=encodings, revises=revises)
 
 

@@ -41,13 +41,15 @@ async def measure_sizes() -> None:
             )
             rows.append({"size": size, "due/s": due} | await _run_at_rhythm(filling))
             print(rows[-1], flush=True)
+
     note = f"{SIZE_COUNT:,} messages, coalescing a twelfth of the mean delay; lateness is counted from the due time"
     report("packs", rows, note=note, case="size")
 
 
 async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
     async with fresh_server() as server:
-        client, before = await server.connect(), await settled_bytes(server)
+        client = await server.connect()
+        before = await settled_bytes(server)
         async with working(server, to_order(filling)):
             await start_packs(client, filling, filling.envelopes())
         measured = await run_worker(server, to_order(filling, seconds=SIZE_SECONDS, warmup=15.0))
@@ -83,6 +85,7 @@ async def measure_fill(count: int, *numbers: float) -> None:
     )
     rows: list[dict[str, Any]] = []
     window = min(60.0, seconds)
+
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(fresh_server())
         order = to_order(
@@ -96,6 +99,7 @@ async def measure_fill(count: int, *numbers: float) -> None:
         running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
         filled = await _fill(server, filling)
         await follow(server, running, max(1, round(seconds / window)), rows.append)
+
     rhythm = f"mean delay {delay / HOUR:.2g} h, tolerance {filling.coalesce:.0f} s"
     beside = "a worker that caches" if workers == 1 else f"{workers:g} workers that cache"
     report(
@@ -112,13 +116,16 @@ async def measure_fill(count: int, *numbers: float) -> None:
 
 async def _fill(server: EmbeddedServer, filling: Filling) -> str:
     """Fill beside the workers until all is asleep; say how long it took and what it cost."""
-    client, count = await server.connect(), filling.count
+    client = await server.connect()
+    count = filling.count
     server_cpu = processor_seconds(server)
     sent = await start_sorted(client, filling)
-    server_cpu, ended = processor_seconds(server) - server_cpu, time.monotonic()
+    server_cpu = processor_seconds(server) - server_cpu
+    ended = time.monotonic()
     await wait_until_asleep(client, filling)
     said = f"{sent.describe(count, server_cpu)}; all asleep after {sent.seconds + time.monotonic() - ended:.0f} s"
     print(f"{count:,}: {said}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
+
     return said
 
 

@@ -10,9 +10,13 @@ from bench.pack_filling import DAY, Filling, start_packs, start_sorted, to_order
 from bench.worker_process import Measured, Order
 from starter.local.embedded import EmbeddedServer
 
-FEW, MANY = 100_000, 10_000_000
+FEW = 100_000
+MANY = 10_000_000
 PAIRS = 5
-CACHE, SLOTS, SECONDS, WARMUP = 60, 30, 12.0, 5.0
+CACHE = 60
+SLOTS = 30
+SECONDS = 12.0
+WARMUP = 5.0
 
 AWAKE = Filling(prefix="", count=100_000, size=200, delay=10.0, coalesce=1.0)
 """More is always due than the machine can do."""
@@ -26,9 +30,11 @@ async def measure_sleepers(count: int = MANY) -> None:
         orders = {asleep: await _fill(server, asleep) for asleep, server in servers.items()}
         for asleep, order in orders.items():  # unmeasured: the first round of all is not like the later ones
             await run_worker(servers[asleep], order)
+
         for number in range(PAIRS):
             for asleep, order in alternate(orders, number).items():
                 seen[asleep].append(await run_worker(servers[asleep], order))
+
         rows: list[dict[str, Any]] = [
             {
                 "asleep": asleep,
@@ -39,6 +45,7 @@ async def measure_sleepers(count: int = MANY) -> None:
             }
             for asleep, runs in seen.items()
         ]
+
     note = f"{AWAKE.packs} packs of {AWAKE.size} run beside packs of 1,000 that sleep; ratio = to the first row"
     report("packs", rows, note=note, case="sleepers")
 
@@ -50,6 +57,7 @@ async def _fill(server: EmbeddedServer, asleep: int) -> Order:
     async with working(server, to_order(sleeping)):
         await start_sorted(client, sleeping)
         await wait_until_asleep(client, sleeping)
+
     print(f"{asleep:,} are asleep", flush=True)
     awake = replace(AWAKE, prefix=new_prefix())
     await start_packs(client, awake, awake.envelopes())

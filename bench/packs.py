@@ -28,7 +28,8 @@ from bench.worker_process import Measured, Order
 from shared.messages.encoding import Pack
 from starter.local.embedded import EmbeddedServer
 
-CACHE, SLOTS = 60, 30
+CACHE = 60
+SLOTS = 30
 BARE_WAKES = 3
 PAIRS = 5
 
@@ -36,11 +37,14 @@ SIZE = 200
 CYCLES_COUNT = 600 * SIZE  # ten times more packs than are cached
 COLD_DELAY = 10.0  # 120,000 every 10 s on average: more than twice of what two cores do
 COLD_SECONDS = 12.0
-SOLO_COUNT, SOLO_DELAY = 50 * CACHE, 20.0
+SOLO_COUNT = 50 * CACHE
+SOLO_DELAY = 20.0
 
-STARTS_COUNT, SOLO_STARTS = 100_000, 2000
+STARTS_COUNT = 100_000
+SOLO_STARTS = 2000
 STARTS_SIZE = Pack().size
-BYTES_COUNT, SOLO_BYTES = 100_000, 1000
+BYTES_COUNT = 100_000
+SOLO_BYTES = 1000
 
 
 async def main(arguments: list[str]) -> None:
@@ -54,6 +58,7 @@ async def main(arguments: list[str]) -> None:
         "sleepers": measure_sleepers,
     }
     usual = {"list": LIST_COUNT, "count": COUNT_COUNT, "sleepers": MANY}
+
     name, *numbers = arguments or [""]
     if name in fills and (numbers or name in usual):
         count, *others = (float(number.replace("_", "")) for number in numbers or [str(usual[name])])
@@ -79,6 +84,7 @@ async def _cycles() -> None:
         for _ in range(PAIRS):
             for what, order in orders.items():
                 seen[what].append(await run_worker(server, order))
+
     pairs = list(zip(seen["bare pack"], seen["pack"], seen["solo"], strict=True))
     ratio = {
         "bare pack": 1.0,
@@ -104,11 +110,13 @@ async def _fill_cold(server: EmbeddedServer) -> dict[str, Order]:
     client = await server.connect()
     prefixes = {what: new_prefix() for what in ("bare pack", "pack", "solo")}
     cold = Filling(prefix="", count=CYCLES_COUNT, size=SIZE, delay=COLD_DELAY, coalesce=1.0)
-    bare, packed = replace(cold, prefix=prefixes["bare pack"]), replace(cold, prefix=prefixes["pack"])
+    bare = replace(cold, prefix=prefixes["bare pack"])
+    packed = replace(cold, prefix=prefixes["pack"])
     await start_bare(client, bare, bare.bare_packs(), wakes=BARE_WAKES)
     await start_packs(client, packed, packed.envelopes())
     await fill(client, "dormice", prefixes["solo"], SOLO_COUNT, SOLO_DELAY)
     order = Order(what="solo", prefix="", seconds=COLD_SECONDS, cache=CACHE, slots=SLOTS)
+
     return {
         "bare pack": replace(order, what="bare-pack", prefix=bare.prefix, spread=SPREAD),
         "pack": replace(order, what="pack", prefix=packed.prefix, spread=SPREAD, tolerance=1.0),
@@ -125,6 +133,7 @@ async def _starts() -> None:
         for _ in range(PAIRS):
             for what, seen in rates.items():
                 seen.append(await _start_once(server, what))
+
     rows: list[dict[str, Any]] = [
         {
             "what": what,
@@ -138,7 +147,8 @@ async def _starts() -> None:
 
 
 async def _start_once(server: EmbeddedServer, what: str) -> float:
-    client, prefix = await server.connect(), new_prefix()
+    client = await server.connect()
+    prefix = new_prefix()
     filling = Filling(prefix=prefix, count=STARTS_COUNT, size=STARTS_SIZE, delay=HOUR, due_in=HOUR, coalesce=300.0)
     if what == "bare pack":
         return await start_bare(client, filling, list(filling.bare_packs()), wakes=BARE_WAKES)
@@ -162,7 +172,9 @@ async def _bytes() -> None:
                 # a solo message has told when it is due at its start: its first task is waited for by time
                 await (asyncio.sleep(count / 40) if what == "solo" else wait_until_asleep(client, filling))
             size_on_disk = await settled_bytes(server) - before
+
         rows.append({"what": what, "size": size, "messages": count, "bytes/message": size_on_disk / count})
+
     report("packs", rows, note="payload of 60 bytes of JSON, asleep for an hour, log worked in", case="bytes")
 
 
@@ -177,6 +189,7 @@ async def _rss() -> None:
                 rate = await start_packs(client, filling, filling.envelopes())
                 await wait_until_asleep(client, filling)
             fresh = await run_worker(server, to_order(filling, seconds=10.0))
+
         rows.append(
             {
                 "asleep": count,
@@ -185,4 +198,5 @@ async def _rss() -> None:
                 "rss MB of a new worker": fresh.rss_bytes / 1e6,
             }
         )
+
     report("packs", rows, note="packs of 1,000, 100 cached; the rate includes making the envelopes", case="rss")

@@ -40,6 +40,7 @@ async def _compare(case: str, costs: dict[str, float]) -> list[dict[str, Any]]:
         for number in range(PAIRS):
             for processes in alternate({1: 1, 2: 2}, number):
                 seen[processes].append(await _run_processes(server, order, processes))
+
     return [
         {
             "case": case,
@@ -53,11 +54,14 @@ async def _compare(case: str, costs: dict[str, float]) -> list[dict[str, Any]]:
 
 async def _run_processes(server: EmbeddedServer, order: Order, processes: int) -> dict[str, float]:
     (program,) = psutil.Process(server.process_id).children()
-    before, loop = read_cpu(program), asyncio.get_running_loop()
+    before = read_cpu(program)
+    loop = asyncio.get_running_loop()
     began = loop.time()
     measured = await asyncio.gather(*(run_worker(server, order) for _ in range(processes)))
     server_cores = (read_cpu(program) - before) / (loop.time() - began)
-    cycles, cpu = sum(m.cycles for m in measured), sum(m.cpu_seconds for m in measured)
+    cycles = sum(m.cycles for m in measured)
+    cpu = sum(m.cpu_seconds for m in measured)
+
     return {
         "cycles/s": sum(m.rate for m in measured),
         "worker cpu ms/cycle": 1000 * cpu / cycles,

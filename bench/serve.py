@@ -19,7 +19,9 @@ from bench.harness import BadArgument, alternate, fill, fresh_server, new_prefix
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 
-SINGLE, BULK, GETS = 600, 2000, 2000
+SINGLE = 600
+BULK = 2000
+GETS = 2000
 PAIRS = 3
 CALLERS = 16
 BUSY = 100
@@ -35,13 +37,16 @@ async def main(arguments: list[str]) -> None:
         factor = float(arguments[0]) if arguments else 1.0
     except ValueError as exc:
         raise BadArgument(f"'{arguments[0]}' is no number; give a factor, such as 0.5") from exc
+
     async with AsyncExitStack() as stack:
-        server, prefix = await stack.enter_async_context(fresh_server()), new_prefix()
+        server = await stack.enter_async_context(fresh_server())
+        prefix = new_prefix()
         api = await stack.enter_async_context(_serving(server, prefix))
         client = await server.connect()
         async with noting(server, prefix):  # first, while there is nothing else for the worker to do
             shown = await _show(api, int(GETS * factor))
         rows = [*await _compare(client, api, prefix, factor), shown]
+
     note = f"single starts by {CALLERS} callers at once; GET one after the other, beside {BUSY // 2} cycles a second"
     report("serve", rows, note)
 
@@ -52,6 +57,7 @@ async def _serving(server: EmbeddedServer, prefix: str) -> AsyncGenerator[httpx.
     environment = {**os.environ, "TEMPORAL_ADDRESS": server.address, "DORMICE_TASK_QUEUE_PREFIX": prefix}
     command = [sys.executable, "-m", "starter", "serve", "--port", str(port)]
     process = await start_supervised(command, asyncio.subprocess.DEVNULL, environment)
+
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as api:
             await _wait_for(api)
@@ -71,7 +77,8 @@ async def _wait_for(api: httpx.AsyncClient) -> None:
 
 
 async def _compare(client: Client, api: httpx.AsyncClient, prefix: str, factor: float) -> list[dict[str, Any]]:
-    singles, bulks = int(SINGLE * factor), int(BULK * factor)
+    singles = int(SINGLE * factor)
+    bulks = int(BULK * factor)
     pairs: list[tuple[str, int, dict[str, Callable[[int], Awaitable[object]]]]] = [
         (
             "single starts",
@@ -88,21 +95,25 @@ async def _compare(client: Client, api: httpx.AsyncClient, prefix: str, factor: 
         ),
     ]
     rows: list[dict[str, Any]] = []
+
     for what, count, contestants in pairs:
         rates: dict[str, list[float]] = {name: [] for name in contestants}
         for start in contestants.values():
             await start(count // 10)  # the first calls are slower
+
         for number in range(PAIRS):
             for name, start in alternate(contestants, number).items():
                 began = time.monotonic()
                 await start(count)
                 rates[name].append(count / (time.monotonic() - began))
+
         (_, yardstick), (_, seen) = rates.items()
         rows += [
             {"what": f"{what}, {name}", "a second": median(found), "ratio": 1.0 if found is yardstick else None}
             for name, found in rates.items()
         ]
         rows[-1]["ratio"] = median(mine / theirs for mine, theirs in zip(seen, yardstick, strict=True))
+
     return [{**row, "p50 ms": None, "p99 ms": None} for row in rows]
 
 
@@ -115,7 +126,9 @@ class _Connection:
     """A connection that costs its caller little, because callers share the machine with what they measure."""
 
     def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._host, self._reader, self._writer = host, reader, writer
+        self._host = host
+        self._reader = reader
+        self._writer = writer
 
     @classmethod
     async def open(cls, api: httpx.AsyncClient) -> "_Connection":
@@ -155,13 +168,16 @@ async def _start_bulk(api: httpx.AsyncClient, count: int) -> None:
 async def _show(api: httpx.AsyncClient, count: int) -> dict[str, Any]:
     for number in range(BUSY):
         (await api.post(f"/v1/messages/echo/busy-{number}", json={"payload": {"delay": 2}})).raise_for_status()
+
     await asyncio.sleep(5)  # until all of them come and go
     seconds: list[float] = []
     connection = await _Connection.open(api)
+
     for number in range(count):
         began = time.monotonic()
         await connection.ask("GET", f"/v1/messages/echo/busy-{number % BUSY}", 200)
         seconds.append(time.monotonic() - began)
+
     connection.close()
     parts = quantiles(seconds, n=100)
     rate = count / sum(seconds)

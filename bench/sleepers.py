@@ -37,6 +37,7 @@ async def main(arguments: list[str]) -> None:
                     measured = await run_worker(server, Order(what=what, prefix=prefix, seconds=SECONDS, warmup=3.0))
                     if number >= 0:  # the first cycles of all are not like the later ones
                         seen[step][what].append(measured)
+
     rows = [_describe(step, sizes[step], seen[step], seen[steps[0]]) for step in steps]
     note = (
         f"{ACTIVE:,} others at work, which is what rate and memory are of; "

@@ -22,7 +22,9 @@ from bench.spark_pipeline import run_pipeline
 from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_beside, write_rows
 from starter.local.embedded import EmbeddedServer
 
-SOLO_COUNT, PACK_COUNT, PREPARE_COUNT = 4000, 200_000, 1_000_000
+SOLO_COUNT = 4000
+PACK_COUNT = 200_000
+PREPARE_COUNT = 1_000_000
 MEMORY_COUNTS = (100_000, 1_000_000)
 PAIRS = 2
 CRASH_COUNT = RECONCILE_COUNT = BESIDE_COUNT = 1_000_000
@@ -31,7 +33,8 @@ KILL_AFTER_TASKS = 5
 ROW_GROUP = 100_000  # rows of a Parquet file that one task reads at least
 _WORKER = [sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"]
 _COPY = "read and write, JSON lines"
-_TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark start, the whole command"
+_TASKS = "spark start, from the first receipt to the last"
+_COMMAND = "spark start, the whole command"
 
 
 async def main(arguments: list[str]) -> None:
@@ -58,7 +61,9 @@ async def _solo(counts: list[int]) -> None:
 
 
 async def _start_bare(server: EmbeddedServer, count: int) -> float:
-    prefix, client, began = new_prefix(), await server.connect(), time.monotonic()
+    prefix = new_prefix()
+    client = await server.connect()
+    began = time.monotonic()
     await start_bare(client, prefix, [f"{prefix}-{n}" for n in range(count)], delay=HOUR, cycles=5)
     return count / (time.monotonic() - began)
 
@@ -99,6 +104,7 @@ async def _prepare(counts: list[int]) -> None:
     rates: dict[str, list[float]] = {
         name: [] for name in (_COPY, "spark prepare, JSON lines", "spark prepare, Parquet")
     }
+
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
         lines = write_rows(Path(folder), "echo", "m", count)
         table = _write_table(lines)
@@ -108,13 +114,17 @@ async def _prepare(counts: list[int]) -> None:
                 source = table if what.endswith("Parquet") else lines
                 seconds = await (_copy if what == _COPY else _time_prepare)(source, target)
                 rates[what].append(count / seconds)
+
     _report_ratio(rates, f"{count:,} rows, without the start of Spark, {PAIRS} rounds", case="prepare")
 
 
 def _write_table(lines: Path) -> Path:
     """Write JSON lines as Parquet: moments as timestamps, payloads as text."""
-    arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    path, text = lines.with_name("rows.parquet"), arrow.string()
+    arrow = importlib.import_module("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    path = lines.with_name("rows.parquet")
+    text = arrow.string()
+
     schema = arrow.schema(
         dict.fromkeys(("kind", "id"), text) | {"scheduled_at": arrow.timestamp("us", "UTC"), "payload": text}
     )
@@ -124,6 +134,7 @@ def _write_table(lines: Path) -> Path:
                 row["scheduled_at"] = datetime.fromisoformat(row["scheduled_at"])
                 row["payload"] = json.dumps(row["payload"])
             writer.write_table(arrow.Table.from_pylist(rows, schema))
+
     return path
 
 
@@ -179,11 +190,13 @@ async def _start(
         variables = {"TEMPORAL_ADDRESS": server.address, "DORMICE_TASK_QUEUE_PREFIX": prefix}
         if is_packed:
             variables = packing(server, Path(folder), kind, count)
-        rows, manifest = write_rows(Path(folder), kind, prefix, count), str(Path(folder, "manifest"))
+        rows = write_rows(Path(folder), kind, prefix, count)
+        manifest = str(Path(folder, "manifest"))
         await measure(dormice("prepare", str(rows), manifest), variables)
         async with run_beside(_WORKER, variables) if has_worker else contextlib.nullcontext():
             measured = await measure(dormice("start", manifest), variables)
         measured.task_rate = count / _find_span(Path(manifest))
+
     assert measured.told["now"]["started"] == count, measured.told
     measured.rate = count / measured.told["seconds"]
     return measured
@@ -199,11 +212,14 @@ def _find_span(manifest: Path) -> float:
 async def _crash(counts: list[int]) -> None:
     """The driver is killed in mid-start: the same start again, and reconcile's proof that no row is lost."""
     count = counts[0] if counts else CRASH_COUNT
-    kind, told = new_prefix(), dict[str, Measured]()
+    kind = new_prefix()
+    told = dict[str, Measured]()
+
     async with fresh_server() as server:
         with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
             variables = packing(server, Path(folder), kind, count)
-            rows, manifest = write_rows(Path(folder), kind, kind, count), Path(folder, "manifest")
+            rows = write_rows(Path(folder), kind, kind, count)
+            manifest = Path(folder, "manifest")
             # packs that exist already are asked what became of a message, and a worker answers for them
             async with run_beside(_WORKER, variables):
                 told["prepare"] = await measure(dormice("prepare", str(rows), str(manifest)), variables)
@@ -211,7 +227,9 @@ async def _crash(counts: list[int]) -> None:
                     await asyncio.to_thread(_wait_for_receipts, manifest)
                 told["start again"] = await measure(dormice("start", str(manifest)), variables)
                 told["reconcile"] = await measure(dormice("reconcile", str(manifest)), variables)
-    started, proof = told["start again"].told, told["reconcile"].told
+
+    started = told["start again"].told
+    proof = told["reconcile"].told
     assert started["missing"] == 0, started
     assert proof["is_complete"], proof
     assert proof["alive"] == count, proof
@@ -226,11 +244,14 @@ async def _crash(counts: list[int]) -> None:
 async def _reconcile(counts: list[int]) -> None:
     """Seconds of reconciles beside a worker that has more to run than it can."""
     count = counts[0] if counts else RECONCILE_COUNT
-    kind, rows = new_prefix(), list[dict[str, Any]]()
+    kind = new_prefix()
+    rows = list[dict[str, Any]]()
+
     async with fresh_server() as server:
         with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
             variables = packing(server, Path(folder), kind, count, BUSY_DELAY)
-            source, manifest = write_rows(Path(folder), kind, kind, count, due=None), str(Path(folder, "manifest"))
+            source = write_rows(Path(folder), kind, kind, count, due=None)
+            manifest = str(Path(folder, "manifest"))
             await measure(dormice("prepare", str(source), manifest), variables)
             async with run_beside(_WORKER, variables):
                 await measure(dormice("start", manifest), variables)
@@ -239,6 +260,7 @@ async def _reconcile(counts: list[int]) -> None:
                     proof = await measure(dormice("reconcile", manifest), variables)
                     assert proof.told["is_complete"], proof.told
                     rows.append({"messages": proof.told["alive"], "seconds": time.monotonic() - began})
+
     report("spark", rows, note="the whole command, beside a worker that is never idle", case="reconcile")
 
 

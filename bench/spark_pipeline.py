@@ -15,13 +15,17 @@ COUNT = 10_000_000
 async def run_pipeline(counts: list[int], worker: list[str]) -> None:
     """Seconds of each step for messages that are due in a month, beside a worker from the start on."""
     count = counts[0] if counts else COUNT
-    kind, table = new_prefix(), list[dict[str, Any]]()
+    kind = new_prefix()
+    table = list[dict[str, Any]]()
+
     async with fresh_server() as server:
         with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
             variables = packing(server, Path(folder), kind, count)
-            rows, manifest = write_rows(Path(folder), kind, kind, count), str(Path(folder, "manifest"))
+            rows = write_rows(Path(folder), kind, kind, count)
+            manifest = str(Path(folder, "manifest"))
             table.append(await _time("prepare", ["prepare", str(rows), manifest], variables))
             rows.unlink()
+
             async with run_beside(worker, variables):
                 table.append(await _time("start", ["start", manifest], variables))
                 began = time.monotonic()
@@ -29,6 +33,7 @@ async def run_pipeline(counts: list[int], worker: list[str]) -> None:
                 await wait_until_asleep(await server.connect(), filling)
                 table.append({"step": "until all are asleep", "seconds": time.monotonic() - began})
                 table.append(await _time("reconcile", ["reconcile", manifest], variables))
+
     table.append({"step": "in all", "seconds": sum(row["seconds"] for row in table)})
     report("spark", table, note=f"{count:,} rows, whole commands, packs of about {PACK_SIZE:,}", case="pipeline")
 

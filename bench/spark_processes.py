@@ -74,20 +74,24 @@ def write_rows(folder: Path, kind: str, prefix: str, count: int, due: str | None
 
 async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
     """Run a command to its end; raises RuntimeError with its last words when it fails."""
-    measured, environment = Measured(), {**os.environ, **variables}
+    measured = Measured()
+    environment = {**os.environ, **variables}
     with tempfile.TemporaryFile() as errors:
         process = await start_supervised(command, asyncio.subprocess.PIPE, environment, errors=errors.fileno())
         assert process.stdout is not None
         watching = asyncio.create_task(_watch(process.pid, measured.rss))
+
         try:
             out = await process.stdout.read()
             await process.wait()
         finally:
             watching.cancel()
             await kill_supervised(process)
+
         if process.returncode != 0:
             errors.seek(0)
             raise RuntimeError(errors.read().decode(errors="replace")[-500:])
+
     measured.told = json.loads(out.splitlines()[-1])
     return measured
 
@@ -97,6 +101,7 @@ async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncG
     """Run a command for the length of a `with` block, then kill it and all that it has started."""
     process = await start_supervised(command, asyncio.subprocess.DEVNULL, {**os.environ, **variables})
     family = [psutil.Process(process.pid)]
+
     try:
         yield
     finally:

@@ -21,12 +21,14 @@ async def main(arguments: list[str]) -> None:
     """Start `COUNT` (or as many as the argument says) bare workflows and as many messages, pair by pair."""
     count = read_count(arguments, COUNT)
     rates: dict[str, list[float]] = {"bare client": [], "dormice load": []}
+
     async with fresh_server() as server:
         await _start_bare(server, 200)  # the first starts on an empty server are slower
         starters = {"bare client": _start_bare, "dormice load": _load}
         for number in range(PAIRS):
             for what, start in alternate(starters, number).items():
                 rates[what].append(await start(server, count))
+
     ratio = median(rates["dormice load"]) / median(rates["bare client"])
     rows: list[dict[str, Any]] = [
         {"what": what, "starts/s": median(seen), "ratio": ratio if what == "dormice load" else 1.0}
@@ -79,6 +81,7 @@ async def _time(command: list[str], server: EmbeddedServer) -> float:
     finally:
         if process.returncode is None:
             process.kill()
+
     if process.returncode != 0:
         raise RuntimeError(errors.decode(errors="replace")[-500:])
     return time.monotonic() - began

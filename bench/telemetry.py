@@ -18,13 +18,15 @@ from bench.worker_process import Measured, Order
 from starter.local.supervised_process import find_free_port
 
 FETCH_EVERY_SECONDS = 5.0
-OFF, ON = "off", "on"
+OFF = "off"
+ON = "on"
 
 
 async def main(_: list[str]) -> None:
     """Run pairs of off and on, one after the other."""
     seen: dict[str, list[Measured]] = {OFF: [], ON: []}
     pages: list[int] = []
+
     posts: list[int] = []
     async with fresh_server() as server, _receiver(posts) as receiver:
         prefix = new_prefix()
@@ -37,6 +39,7 @@ async def main(_: list[str]) -> None:
                 fetching = asyncio.create_task(_fetch_on(address, pages))
                 seen[what].append(await run_worker(server, order))
                 fetching.cancel()
+
     rows = [
         {
             "telemetry": what,
@@ -47,10 +50,8 @@ async def main(_: list[str]) -> None:
         }
         for what, runs in seen.items()
     ]
-    fetched, received = (
-        f"{len(pages)} pages of up to {max(pages):,} bytes",
-        f"{len(posts)} posts of {sum(posts):,} bytes",
-    )
+    fetched = f"{len(pages)} pages of up to {max(pages):,} bytes"
+    received = f"{len(posts)} posts of {sum(posts):,} bytes"
     report("telemetry", rows, note=f"{PAIRS} pairs of {SECONDS:.0f} s; {fetched}; {received} in all")
 
 

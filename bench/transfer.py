@@ -20,7 +20,9 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 
-SOLO, PACKED, PACKS = 600, 6_300, 23
+SOLO = 600
+PACKED = 6_300
+PACKS = 23
 PUT_OFF = "task_dependency_task_not_completed"
 SERVERS_OWN = (
     "history.transferProcessorMaxPollRPS=20",
@@ -46,15 +48,18 @@ async def main(arguments: list[str]) -> None:
             for row in await _measure(server, minutes, extra):
                 rows.append({"way": way} | row)
                 print(rows[-1], flush=True)
+
     note = f"{SOLO} messages alone and {PACKED:,} in {PACKS} packs; put off: tries of deletes and others, so far"
     report("transfer", rows, note=note)
 
 
 async def _measure(server: EmbeddedServer, minutes: int, extra: Mapping[str, str]) -> list[dict[str, Any]]:
-    prefix, rows = new_prefix(), list[dict[str, Any]]()
+    prefix = new_prefix()
+    rows = list[dict[str, Any]]()
     async with noting(server, prefix, **extra) as ledger:
         await _start(server, prefix)
         before = 0
+
         for minute in range(1, minutes + 1):
             await asyncio.sleep(60)
             done = sum(1 for _ in ledger.entries) // 2
@@ -69,14 +74,17 @@ async def _measure(server: EmbeddedServer, minutes: int, extra: Mapping[str, str
             }
             before = done
             rows.append(row)
+
     return rows
 
 
 async def _start(server: EmbeddedServer, prefix: str) -> None:
-    client, now = await server.connect(), datetime.now(UTC)
+    client = await server.connect()
+    now = datetime.now(UTC)
     pack = Pack(packs=PACKS, coalesce=timedelta(0))
     starter = BulkStarter(client, Settings(task_queue_prefix=prefix), encodings={RESTLESS_PACKED: pack})
     names = [(RESTLESS, n) for n in range(SOLO)] + [(RESTLESS_PACKED, n) for n in range(PACKED)]
+
     envelopes = (
         Envelope(kind=kind, id=f"{kind}-{n}", lane="short", scheduled_at=now + timedelta(seconds=n % 30))
         for kind, n in names

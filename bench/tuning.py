@@ -36,10 +36,12 @@ async def main(arguments: list[str]) -> None:
     chosen = {n: v for n, v in VARIANTS.items() if not arguments or any(a in n for a in arguments)}
     if not chosen:
         choose(arguments, VARIANTS, "variant")
+
     async with fresh_server() as server:
         default = Order(what="dormice", prefix=new_prefix(), seconds=SECONDS, warmup=3)
         await _prepare(server, default)
         rows = [await _compare(server, name, default, change) for name, change in chosen.items()]
+
     report(
         "tuning",
         rows,
@@ -58,10 +60,12 @@ async def _compare(server: EmbeddedServer, name: str, default: Order, change: di
     if "cycles_per_run" in change:  # histories have the length that this gives them: it takes messages of its own
         orders["variant"] = replace(orders["variant"], prefix=new_prefix())
         await _prepare(server, orders["variant"])
+
     seen: dict[str, list[Measured]] = {what: [] for what in orders}
     for number in range(PAIRS):
         for what, order in alternate(orders, number).items():
             seen[what].append(await run_worker(server, order))
+
     pairs = list(zip(seen["variant"], seen["default"], strict=True))
     return {
         "variant": name,

@@ -133,7 +133,8 @@ class Counter:
 
     def take_lateness(self) -> list[float]:
         """Give the lateness of all calls since the last time, in order of size."""
-        ordered, self._late = sorted(self._late), array("d")
+        ordered = sorted(self._late)
+        self._late = array("d")
         return ordered
 
 
@@ -158,22 +159,28 @@ def map_versions(path: str) -> "memoryview[int]":
 
 async def measure(order: Order) -> AsyncIterator[Measured]:
     """Run the worker and measure its windows after the warm-up; SIGTERM ends it early, with the window it has begun."""
-    counter, stopping = Counter(order.versions), asyncio.Event()
+    counter = Counter(order.versions)
+    stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     running = asyncio.create_task(_serve(order, counter, stopping))
     await asyncio.wait([running], timeout=order.warmup)
     for _ in range(order.windows):
         if not running.done():
             yield await _watch(running, order.seconds, counter)
+
     stopping.set()
     await running
 
 
 async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) -> Measured:
     counter.take_lateness()
-    calls, cpu, began = counter.calls, _cpu(), time.monotonic()
+    calls = counter.calls
+    cpu = _cpu()
+    began = time.monotonic()
     await asyncio.wait([running], timeout=seconds)
-    ended, late = time.monotonic(), counter.take_lateness()
+    ended = time.monotonic()
+    late = counter.take_lateness()
+
     return Measured(
         cycles=counter.calls - calls,
         seconds=ended - began,
@@ -189,6 +196,7 @@ async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) 
 async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> None:
     compression = GrpcCompression.GZIP if order.gzip else GrpcCompression.NONE
     is_bare = order.what.startswith("bare")
+
     told = Settings(telemetry_prometheus=order.telemetry, telemetry_otlp=order.receiver)
     with start_telemetry(told, "bench") as telemetry:
         client = await Client.connect(
@@ -201,6 +209,7 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
             async with _build_bare(client, order, counter):
                 await stopping.wait()
             return
+
         tune_memory()
         passing_on = asyncio.create_task(telemetry.pass_core_on())
         await run_workers(client, replace(_plan(order, counter), telemetry=telemetry), stopping)

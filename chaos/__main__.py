@@ -51,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _build_parser() -> CommandParser:
     parser = CommandParser(prog="./run chaos", description=DESCRIPTION)
-    add, sizes = parser.add_argument, Sizes()
+    add = parser.add_argument
+    sizes = Sizes()
     add(
         "--minutes",
         metavar="N",
@@ -71,6 +72,7 @@ def _build_parser() -> CommandParser:
     )
     add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
     add("--publish", action="store_true", help="add it to the runs of chaos/results and docs/chaos.md")
+
     return parser
 
 

@@ -81,10 +81,12 @@ class Examination:
         track = self.tracks.get(key)
         if track is None:
             track = self.tracks[key] = Track(*key)
+
         before = track.take(entry, self.findings)
         if before is not None:
             self.repeated += 1
             self._check_repeated(track, before, entry)
+
         if entry.what == What.BEGAN:
             self.calls += 1
             self._open[entry.pid].add(key)
@@ -124,15 +126,18 @@ class Examination:
     def _pass_moment(self) -> None:
         at, is_end, number = self._moments.pop()
         impact = self.impacts[number]
+
         if not is_end:
             for other in self.impacts[:number]:
                 other.is_overlapped = other.is_overlapped or other.not_back > 0
             self._note_hit(impact)
             return
+
         for track in self.tracks.values():
             if track.is_waiting(at) and not track.is_on_its_way:
                 track.waits.append(number)
                 impact.due_at_end += 1
+
         impact.not_back = impact.due_at_end
 
     def _note_hit(self, impact: Impact) -> None:
@@ -142,6 +147,7 @@ class Examination:
             for group, _ in self._open[pid]:
                 name = GROUPS[group].name
                 impact.in_flight[name] = impact.in_flight.get(name, 0) + 1
+
         packs: set[tuple[int, int]] = set()
         for pid in fault.killed:
             lost = self._open.pop(pid, set[Message]())
@@ -149,6 +155,7 @@ class Examination:
             packs |= {
                 (group, pack_index(str(number), GROUPS[group].packs)) for group, number in lost if GROUPS[group].packs
             }
+
         impact.batches_lost = len(packs)
 
     def find_overdue(self, now: float) -> list[Track]:
@@ -167,12 +174,14 @@ class Examination:
             else:
                 late = now - track.due
                 self.findings.add("standing still", f"{track.name}: version {track.newest}, due {late:.0f} s ago")
+
         known = {track.name for track in overdue}
         for track in self.tracks.values():
             is_alive = not (track.stop_sent or track.is_done or track.is_paused or track.name in known)
             if is_alive and track.mark_acknowledged > track.mark_seen:
                 lost = f"{track.name}: mark {track.mark_acknowledged} was acknowledged, {track.mark_seen} called last"
                 self.findings.add("revision lost", lost)
+
         return overdue
 
     @property
@@ -190,5 +199,6 @@ def _may_have_hit(fault: Injected, before: Entry, again: Entry) -> bool:
         return fault.began_at <= again.at and over_at >= before.at
     if again.pid in fault.stopped:  # it goes on with what another worker was given meanwhile
         return fault.began_at <= again.at <= over_at
+
     is_of_server = fault.target in SERVER_TARGETS
     return is_of_server and fault.began_at <= again.at and fault.ended_at + SERVER_AFTERMATH_SECONDS >= before.at

@@ -41,6 +41,7 @@ def mount_disk(folder: Path) -> Generator[Disk | None]:
     if os.geteuid() or shutil.which("mount") is None or not _mount(f"size={SIZE_MB}m", folder):
         yield None
         return
+
     try:
         yield Disk(folder)
     finally:

@@ -16,7 +16,8 @@ OVERLAP_SECONDS = (0.0, 3.0)
 
 WORKERS = ("worker 1", "worker 2")
 EVERYTHING = "everything"
-EMBEDDED, CLUSTER = "embedded", "cluster"
+EMBEDDED = "embedded"
+CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +94,26 @@ class Planned:
 
 def make_plan(seed: int, minutes: float, system: str) -> list[Planned]:
     """Draw the faults of a run: rounds of all kinds, each in another order, until the time is over."""
-    draw, length = random.Random(seed), minutes * 60
+    draw = random.Random(seed)
+    length = minutes * 60
     plan: list[Planned] = []
     at = draw.uniform(*PAUSE_SECONDS)
+
     for fault in _draw_rounds(draw, system):
         if at > length * fault.until_share:
             if at > length:
                 break
             continue
+
         for number in range(draw.randint(*fault.series)):
             at += draw.uniform(*fault.series_pause) if number else 0.0
-            target, seconds = draw.choice(fault.targets), draw.uniform(*fault.seconds)
+            target = draw.choice(fault.targets)
+            seconds = draw.uniform(*fault.seconds)
             plan.append(Planned(round(at, 2), fault.name, fault.act, target, round(seconds, 2)))
+
         is_overlapping = draw.random() < OVERLAP_SHARE
         at += draw.uniform(*(OVERLAP_SECONDS if is_overlapping else PAUSE_SECONDS))
+
     return [planned for planned in plan if planned.at <= length]
 
 

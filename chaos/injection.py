@@ -46,7 +46,8 @@ class Injector:
 
     async def run(self, plan: list[Planned]) -> None:
         """Inject all faults of a plan at their times, and return when the last one is over."""
-        began, tasks = time.monotonic(), list[asyncio.Task[None]]()
+        began = time.monotonic()
+        tasks = list[asyncio.Task[None]]()
         try:
             for planned in plan:
                 await asyncio.sleep(max(0.0, began + planned.at - time.monotonic()))
@@ -73,8 +74,10 @@ class Injector:
         if planned.act == "fill":
             await self._fill(planned)
             return
+
         for part in parts:
             await part.lock.acquire()
+
         try:
             alive = [part for part in parts if part.is_alive]
             if not alive:
@@ -97,6 +100,7 @@ class Injector:
         done = Injected(fault=planned.fault, target=planned.target, began_at=time.time())
         self.injected.append(done)
         self._tell(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
+
         if planned.act == "stop":
             for part in parts:
                 done.stopped += part.send(signal.SIGSTOP)
@@ -114,6 +118,7 @@ class Injector:
             await asyncio.gather(*(part.note_death() for part in parts))
             await asyncio.sleep(planned.seconds)
             await self._start_all([part for part in parts if part.is_wanted])
+
         done.ended_at = time.time()
 
     async def _start_all(self, parts: list[Part]) -> None:
@@ -128,12 +133,15 @@ class Injector:
         if self._disk is None:
             self.left_out.append((planned.fault, "this user may not mount a file system of a bounded size"))
             return
+
         done = Injected(fault=planned.fault, target=planned.target, began_at=time.time())
         self.injected.append(done)
         self._tell(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
+
         try:
             await self._disk.fill()
             await asyncio.sleep(planned.seconds)
         finally:
             await self._disk.free()
+
         done.ended_at = time.time()

@@ -37,13 +37,16 @@ async def inspect(
     """Read and check the whole ledger; if messages stand still, watch them for LATER_SECONDS more."""
     ended_at = time.time()
     examination = await _examine(ledger, faults)
-    overdue, later = examination.check_end(ended_at), list[Track]()
+    overdue = examination.check_end(ended_at)
+    later = list[Track]()
     known = await _look_up(control, overdue)
+
     if overdue:
         tell(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
         await asyncio.sleep(LATER_SECONDS)
         tracks = (await _examine(ledger, faults)).tracks
         later = [track for track in overdue if tracks[track.group, track.number].newest == track.newest]
+
     return Inspection(examination=examination, later=later, known=known, ended_at=ended_at)
 
 
@@ -62,4 +65,5 @@ async def _look_up(control: Control, overdue: Sequence[Track]) -> dict[str, str]
             known[track.name] = str(exc)[:200]
         else:
             known[track.name] = f"{listed.state}, due {listed.due_at}"
+
     return known

@@ -81,6 +81,7 @@ class Ledger:
         """Write one entry, with this process's id and the present time."""
         if self._file is None:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
         tried = min(attempt, 0xFFFF)
         record = _FORMAT.pack(what, group, tried, number, version, os.getpid(), time.time(), due, asked, mark)
         os.write(self._file, record)

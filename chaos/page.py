@@ -126,10 +126,13 @@ def render_page(readme: Path, results: Path) -> str:
 
 def _render_runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Write a system's runs one after the other, behind what they come to together."""
-    cycles, faults = sum(run["cycles"] for run in runs), [fault for run in runs for fault in run["faults"]]
-    hits, found = sum(bool(fault["in_flight"]) for fault in faults), sum(sum(run["found"].values()) for run in runs)
+    cycles = sum(run["cycles"] for run in runs)
+    faults = [fault for run in runs for fault in run["faults"]]
+    hits = sum(bool(fault["in_flight"]) for fault in faults)
+    found = sum(sum(run["found"].values()) for run in runs)
     yield f"Runs: {len(runs)}, with {cycles:,} cycles and {len(faults)} faults in all, of which {hits} met calls in "
     yield f"flight. Broken promises: {found:,}.\n"
+
     for run in runs:
         yield f"\n### Seed {run['seed']}\n\n"
         yield from _render_run(run)
@@ -145,14 +148,18 @@ def _render_claims(readme: str) -> Iterator[str]:
 
 
 def _render_run(document: Mapping[str, Any]) -> Iterator[str]:
-    faults, late = document["faults"], document["lateness_seconds"]
-    hits, lost = sum(bool(fault["in_flight"]) for fault in faults), sum(fault["batches_lost"] for fault in faults)
+    faults = document["faults"]
+    late = document["lateness_seconds"]
+    hits = sum(bool(fault["in_flight"]) for fault in faults)
+    lost = sum(fault["batches_lost"] for fault in faults)
     yield f"`{document['command']}`, {document['date']}, {document['machine']},\nPython {document['python']}, "
     timeout = document["task_timeout_seconds"]
     yield f"temporalio {document['temporalio']}. Workflow tasks time out after {timeout:g} s.\n\n"
     yield "| messages that come back | number |\n|---|---|\n"
+
     for name, number in document["messages"].items():
         yield f"| {name} | {number:,} |\n"
+
     yield "\nBeside them messages that are done after one cycle, revisions and tombstones by Kafka, and verbs.\n"
     yield "\n| what happened | |\n|---|---|\n"
     rows = {
@@ -172,9 +179,11 @@ def _render_run(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"| transfer tasks at the end | {document['transfer_tasks']:,} |\n"
     yield "\n| fault | times | calls in flight | batches lost | due at its end | back after, median | most |\n"
     yield "|---|---|---|---|---|---|---|\n"
+
     for name, row in group_recoveries(document).items():
         yield f"| {name} | {row['count']} | {row['in_flight']:,} | {row['batches_lost']:,} | {row['due_at_end']:,} "
         yield f"| {row['median']:.1f} s | {row['max']:.1f} s |\n"
+
     yield from _render_verdict(document)
 
 

@@ -56,8 +56,11 @@ class Records:
     async def _send(self, group: Group, number: int, *, is_tombstone: bool) -> None:
         """Send one record, and wait until the broker has it, so that a message's records keep their order."""
         message = (NUMBER_OF[group.kind], number)
-        name, what = workflow_id(group.kind, str(number)).encode(), What.STOP_ACKNOWLEDGED
-        value, mark = None, self._marks.get(message, -1)
+        name = workflow_id(group.kind, str(number)).encode()
+        what = What.STOP_ACKNOWLEDGED
+        value = None
+        mark = self._marks.get(message, -1)
+
         if is_tombstone:
             self._ledger.append(What.STOP_SENT, *message, mark=max(mark, 0))
         else:
@@ -67,11 +70,13 @@ class Records:
             self._ledger.append(sent, *message, due=time.time(), mark=mark)
             envelope = make_envelope(group, number, mark).model_dump(mode="json", exclude_defaults=True)
             value = json.dumps(envelope).encode()
+
         try:
             written = await self._producer.send_and_wait(TOPIC, value, key=name)
         except importlib.import_module("aiokafka.errors").KafkaError:
             self.unsure += 1
             return
+
         self._sent.append((what, message, max(mark, 0), written.partition, written.offset))
 
     async def read_lag(self) -> int:
@@ -103,10 +108,12 @@ async def open_producer(address: str) -> AsyncGenerator[Any]:
     async with open_admin({"bootstrap_servers": address}) as admin:
         new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
         await admin.create_topics([new_topic(TOPIC, PARTITIONS, 1)])
+
     producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(
         bootstrap_servers=address, enable_idempotence=True
     )
     await producer.start()
+
     try:
         yield producer
     finally:

@@ -42,7 +42,8 @@ WORDS = (
 
 def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
     """Give the report of a run."""
-    found, injector = outcome.inspection.examination, outcome.injector
+    found = outcome.inspection.examination
+    injector = outcome.injector
     document: dict[str, Any] = {
         "system": options.system,
         "seed": options.seed,
@@ -73,6 +74,7 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
         "transfer_tasks": outcome.tasks,
         "seconds": round(outcome.inspection.ended_at - outcome.began_at, 1),
     }
+
     return document | {"broken": find_broken(document), "untested": find_untested(document)}
 
 
@@ -99,14 +101,17 @@ def find_untested(document: Mapping[str, Any]) -> list[str]:
         reasons.append("no batch was lost with its worker")
     if document["calls_repeated"] < REPEATED_LEAST:
         reasons.append("no handler was called again for a version")
+
     for part, times in Counter(part for part, *_ in document["ended_by_themselves"]).items():
         if times > max(ENDED_MOST, len(faults)):
             reasons.append(f"{part} ended by itself {times} times; it hardly ran")
+
     return reasons
 
 
 def _write_impact(impact: Impact) -> dict[str, Any]:
-    fault, recovery = impact.injected, impact.recovery_seconds
+    fault = impact.injected
+    recovery = impact.recovery_seconds
     return {
         **asdict(fault),
         "began_at": datetime.fromtimestamp(fault.began_at, UTC).isoformat(timespec="milliseconds"),
@@ -135,6 +140,7 @@ def group_recoveries(document: Mapping[str, Any]) -> dict[str, dict[str, float]]
     kinds: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for fault in document["faults"]:
         kinds[fault["fault"]].append(fault)
+
     grouped: dict[str, dict[str, float]] = {}
     for name, faults in sorted(kinds.items()):
         known = [fault["recovery_seconds"] for fault in faults if fault["recovery_seconds"] is not None]
@@ -147,6 +153,7 @@ def group_recoveries(document: Mapping[str, Any]) -> dict[str, dict[str, float]]
             "max": max(known, default=0.0),
             "not_back": len(faults) - len(known),
         }
+
     return grouped
 
 
@@ -167,16 +174,20 @@ def print_summary(document: Mapping[str, Any]) -> None:
         ]
     )
     sys.stdout.write("\n")
+
     for name, row in group_recoveries(document).items():
         sys.stdout.write(
             f"{row['count']:4}  {name}: {row['in_flight']:,} calls in flight, {row['due_at_end']:,} due at its end, "
             f"back after {row['median']:.1f} s (median), {row['max']:.1f} s (most)\n"
         )
+
     for word, sentences in document["examples"].items():
         for sentence in sentences[:5]:
             sys.stdout.write(f"{word}: {sentence}\n")
+
     for sentence in document["broken"]:
         sys.stdout.write(f"a promise was broken: {sentence}\n")
+
     for sentence in document["untested"]:
         sys.stdout.write(f"nothing was tested: {sentence}\n")
 

@@ -92,12 +92,15 @@ class _Run:
         client = await self._system.connect()
         starts = Starts(client, SETTINGS, self._ledger)
         steering = Steering(client, SETTINGS, self._ledger, self._options.sizes, self._options.seed)
+
         for name in WORKERS:
             await self._system.parts[name].start()
+
         await starts.start_initial(self._options.sizes)
         await self._system.parts["bridge"].start()
         self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
         began_at = time.time()
+
         async with _beside(self._injector.watch()), _beside(self._deliveries.watch(self._system.metrics_url)):
             await self._do_faults(starts, steering)
             await self._wait_for_bridge()
@@ -106,6 +109,7 @@ class _Run:
             await self._wait_until_quiet()
             tasks = await self._count_tasks()
             inspection = await inspect(self._ledger, self._injector.injected, Control(client, SETTINGS), self._tell)
+
         return Outcome(
             injector=self._injector,
             inspection=inspection,
@@ -124,6 +128,7 @@ class _Run:
             self._system.spark.run(self._ledger, self._tell),
         )
         tasks = [asyncio.create_task(work) for work in load]
+
         try:
             await asyncio.sleep(WARM_UP_SECONDS)
             await self._injector.run(self._plan)
@@ -132,6 +137,7 @@ class _Run:
             await asyncio.wait(tasks, timeout=FINISH_SECONDS)
         finally:
             await _cancel(tasks)
+
         await self._system.spark.part.end()
 
     def _count(self, starts: Starts, steering: Steering) -> dict[str, int]:
@@ -149,18 +155,22 @@ class _Run:
 
     async def _wait_for_bridge(self) -> None:
         """Wait until the bridge has committed every record; gives up after LAG_SECONDS without progress."""
-        least, moved_at = await self._records.read_lag(), time.monotonic()
+        least = await self._records.read_lag()
+        moved_at = time.monotonic()
         while least and time.monotonic() - moved_at < LAG_SECONDS:
             await asyncio.sleep(1)
             if (lag := await self._records.read_lag()) < least:
-                least, moved_at = lag, time.monotonic()
+                least = lag
+                moved_at = time.monotonic()
         if least:
             self._tell(f"the bridge has not committed {least} records, and none within {LAG_SECONDS:.0f} s")
+
         self.lag = least
 
     async def _count_tasks(self) -> int:
         """Count the server's transfer tasks; if there are many, wait up to DRAIN_SECONDS for them to be done."""
-        least, give_up_at = await asyncio.to_thread(self._system.count_tasks), time.monotonic() + DRAIN_SECONDS
+        least = await asyncio.to_thread(self._system.count_tasks)
+        give_up_at = time.monotonic() + DRAIN_SECONDS
         if least >= TASKS_MOST:
             self._tell(f"the server keeps {least:,} transfer tasks; waiting up to {DRAIN_SECONDS:.0f} s for them")
         while least >= TASKS_MOST and time.monotonic() < give_up_at:

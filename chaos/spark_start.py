@@ -56,6 +56,7 @@ class SparkStart:
         envelopes = (make_envelope(SPARK, number) for number in range(self._count))
         lines = [json.dumps(envelope.model_dump(mode="json", exclude_defaults=True)) for envelope in envelopes]
         rows.write_text("\n".join(lines) + "\n")
+
         part = self._make("spark prepare", ("-m", "starter", "spark", "prepare", str(rows), str(self._manifest)))
         try:
             await part.start()

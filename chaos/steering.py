@@ -49,7 +49,8 @@ ODD_INPUTS: tuple[tuple[Payload, ...], ...] = (
 ODD_NAMES = ("run_now", "reschedule", "reprioritize", "revise", "pull_forward")
 """Signals that may be sent with malformed input: even if a workflow accepts one, it stops or pauses no message."""
 
-GATE, GATE_SIGNALS = "chaos", ("close", "open")
+GATE = "chaos"
+GATE_SIGNALS = ("close", "open")
 GATE_CLOSED = timedelta(seconds=1)
 
 
@@ -84,6 +85,7 @@ class Steering:
     async def _steer_one(self) -> None:
         group = self._draw.choice(list(self._counts))
         number = self._draw.randrange(0, max(1, self._counts[group] - REVISED_REMAINDER), SAMPLE_EVERY)
+
         match self._draw.choice(("run_now", "reschedule", "pause", "revise", "reprioritize")):
             case "run_now":
                 self._ledger.append(What.VERB_SENT, group, number)
@@ -125,16 +127,22 @@ class Steering:
                 await asyncio.sleep(1)
             else:
                 break
+
         self.acknowledged += 1
 
     async def _send_malformed(self) -> None:
-        group, names = self._draw.choice(list(self._counts)), ODD_NAMES
-        kind, number = GROUPS[group].kind, self._draw.randrange(0, self._counts[group], SAMPLE_EVERY)
+        group = self._draw.choice(list(self._counts))
+        names = ODD_NAMES
+        kind = GROUPS[group].kind
+        number = self._draw.randrange(0, self._counts[group], SAMPLE_EVERY)
         target = workflow_id(kind, str(number))
         if GROUPS[group].packs:
             target = pack_workflow_id(kind, self._draw.randrange(GROUPS[group].packs))
+
         if self._draw.random() < 0.1:
-            target, names = gates_workflow_id(self._settings.task_queue_prefix), GATE_SIGNALS
+            target = gates_workflow_id(self._settings.task_queue_prefix)
+            names = GATE_SIGNALS
+
         request = SignalWorkflowExecutionRequest(
             namespace=self._client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=target),

@@ -89,9 +89,11 @@ async def run_system(
             **{LEDGER_VARIABLE: str(ledger.path), SITE_VARIABLE: site},
         )
         parts["broker"] = OwnedPart("broker", broker)
+
         for name in WORKERS:
             log = folder / f"{name.replace(' ', '-')}.log"
             parts[name] = ProgramPart(name, WORKER, environment, log)
+
         parts["bridge"] = ProgramPart("bridge", BRIDGE, environment, folder / "bridge.log")
         spark = SparkStart(folder, environment, spark_messages, minutes)
         parts["spark"] = spark.part
@@ -148,6 +150,7 @@ async def _run_server(folder: Path) -> AsyncGenerator[_Place]:
 async def _run_cluster(folder: Path) -> AsyncGenerator[_Place]:
     program = await asyncio.to_thread(build_program)
     await asyncio.to_thread(folder.chmod, 0o755)  # PostgreSQL's own user needs access
+
     cluster = Cluster(folder / "cluster")
     try:
         await asyncio.to_thread(asyncio.run, cluster.up(program, SHARDS))

@@ -116,7 +116,8 @@ class Track:
             case What.AGAIN | What.DONE | What.FAILED | What.CUT_OFF:
                 self._finish(entry)
             case What.START_SENT:
-                self.sent_at, self.due = self.sent_at or entry.at, entry.due
+                self.sent_at = self.sent_at or entry.at
+                self.due = entry.due
                 self.not_before[0] = entry.due
             case What.REVISION_SENT:
                 self._revise(entry)
@@ -124,6 +125,7 @@ class Track:
                 self._acknowledge(entry)
             case _:
                 self._steer(entry)
+
         return None
 
     def _acknowledge(self, entry: Entry) -> None:
@@ -140,33 +142,46 @@ class Track:
             case What.PAUSE_SENT:
                 self.is_paused = True
             case What.RESUME_ACKNOWLEDGED:
-                self.is_paused, self.due = False, max(self.due, entry.at)
+                self.is_paused = False
+                self.due = max(self.due, entry.at)
             case _:
                 self.due = max(self.due, entry.due)
 
     def _revise(self, entry: Entry) -> None:
-        self.mark_sent, self.may_skip = max(self.mark_sent, entry.mark), True
+        self.mark_sent = max(self.mark_sent, entry.mark)
+        self.may_skip = True
         if is_by_record(self.group):  # a record makes a message due at once, and restarts a stopped one
             self.due = max(self.due, entry.due)
             if self.stop_sent:
-                self.stop_sent, self.stopped_at, self.is_restarted, self.due = False, 0.0, True, entry.due
+                self.stop_sent = False
+                self.stopped_at = 0.0
+                self.is_restarted = True
+                self.due = entry.due
 
     def _begin(self, entry: Entry, findings: Findings) -> bool:
         self._check_wanted(entry, findings)
         if self.is_restarted and entry.version == 0:
-            self.newest, self.is_restarted, self.lives = -1, False, self.lives + 1
+            self.newest = -1
+            self.is_restarted = False
+            self.lives = self.lives + 1
             self.dues.clear()
             self.back_at.clear()
+
         is_again = entry.version <= self.newest
-        is_retry, self.failed = entry.version == self.failed, -1
+        is_retry = entry.version == self.failed
+
+        self.failed = -1
         if not is_again and entry.version > self.newest + 1 and not self.may_skip:
             findings.add("version gap", f"{self.name}: version {entry.version} was called after {self.newest}")
+
         if is_again:
             self._check_repeated(entry, findings, is_retry=is_retry)
         else:
-            self.newest, self.may_skip = entry.version, False
+            self.newest = entry.version
+            self.may_skip = False
             if len(self.dues) > 2 * REMEMBERED:
                 self._forget()
+
         self.dues.setdefault((entry.version, entry.attempt), (entry.due, entry.at))
         self._check_early(entry, findings)
         self._check_mark(entry, findings)
@@ -189,6 +204,7 @@ class Track:
         """
         if is_by_record(self.group) or is_steered(self.number):
             return
+
         before = self.dues.get((entry.version, entry.attempt))
         if (
             before is not None
@@ -197,6 +213,7 @@ class Track:
         ):
             sentence = f"{self.name}: version {entry.version} was due at {before[0]:.3f}, {entry.due:.3f}"
             findings.add("duplicated", sentence)
+
         if entry.version < self.newest - REMEMBERED:
             findings.add("duplicated", f"{self.name}: version {entry.version} was called after {self.newest}")
 
@@ -219,7 +236,8 @@ class Track:
 
     def _check_mark(self, entry: Entry, findings: Findings) -> None:
         if entry.mark > self.mark_seen:
-            self.mark_seen, self.mark_version = entry.mark, entry.version
+            self.mark_seen = entry.mark
+            self.mark_version = entry.version
         elif entry.mark < self.mark_seen and entry.version > self.mark_version >= 0 and self.lives == 1:
             findings.add("revision undone", f"{self.name}: mark {entry.mark} was called after {self.mark_seen}")
 
@@ -231,8 +249,10 @@ class Track:
             self.open_until = 0.0
         if entry.version < self.newest or entry.what == What.CUT_OFF:
             return
+
         if entry.what == What.FAILED:
-            self.due, self.failed = entry.at + BACKOFF_SECONDS, entry.version
+            self.due = entry.at + BACKOFF_SECONDS
+            self.failed = entry.version
         elif entry.what == What.DONE:
             self.is_done = True
         else:

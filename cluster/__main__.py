@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 def _build_parser() -> CommandParser:
     parser = CommandParser(prog="./run cluster", description=f"Temporal's server {VERSION} on PostgreSQL, on loopback.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
+
     for name, run, purpose in (
         ("up", _run_up, "run it; made first, and the server built with Go, where that has not been done"),
         ("down", _run_down, "end it; its messages stay"),
@@ -54,6 +55,7 @@ def _build_parser() -> CommandParser:
             command.add_argument("--delete", action="store_true", help="and delete it, with all its messages")
         if name == "status":
             command.add_argument("--json", action="store_true", help="print data as JSON, on standard output alone")
+
     return parser
 
 
@@ -82,10 +84,12 @@ def _run_status(cluster: Cluster, args: argparse.Namespace) -> int:
         "postgres_port": state.ports["postgres"] if state else None,
         "log": str(cluster.log),
     }
+
     if args.json:
         print_json(found)
     else:
         print_fields((name, "-" if value is None else str(value)) for name, value in found.items())
+
     return FINE if found["server"] and found["postgres"] else PARTLY
 
 

@@ -118,16 +118,19 @@ class Cluster:
                     f"--shards: this cluster has {state.shards} history shards for good, not {shards}; "
                     f"leave it out, or begin anew with 'down --delete'"
                 )
+
             self._keep(state)
             if self.postgres.process_id is None:
                 if self.process is None and any(map(is_answered, state.ports.values())):
                     state = replace(state, ports=choose_ports())
                     self._keep(state)
                 self.postgres.start()
+
             make_tables(self.postgres, program)
             if self.process is None:
                 process = start_server(program, write_configuration(self.folder, state.ports, state.shards), self.log)
                 self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
+
             await self._set_up()
 
     def down(self, *, is_deleting: bool = False) -> None:
@@ -175,6 +178,7 @@ class Cluster:
         ):
             said = last_line(self.log.read_text(errors="replace"))
             raise Misconfigured(f"the server did not start; read {self.log}: {said}")
+
         if not self._known.is_ready:
             client = await self.connect()
             await _make_namespace(client)
@@ -218,4 +222,5 @@ async def _make_attributes(client: Client) -> dict[str, str]:
         except RPCError as exc:
             if time.monotonic() > deadline:
                 raise Misconfigured(f"the search attributes could not be made: {exc.message}") from exc
+
         await asyncio.sleep(0.5)

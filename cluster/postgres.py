@@ -20,7 +20,8 @@ from starter.local.visibility_indexes import TABLE, indexes_to_keep
 
 USER = "postgres"
 STOP_SECONDS = 60
-CORE, VISIBILITY = "temporal", "temporal_visibility"
+CORE = "temporal"
+VISIBILITY = "temporal_visibility"
 
 # Temporal indexes lists and texts with GIN, which needs the extension btree_gin. A small PostgreSQL lacks it, and
 # dormice searches neither lists nor texts.

@@ -49,9 +49,11 @@ def build_program() -> Program:
     program = Program()
     if program.is_built:
         return program
+
     go = find_go()
     echo_err(f"building Temporal's server {VERSION} into {program.folder}; this takes some minutes, once")
     program.folder.parent.mkdir(parents=True, exist_ok=True)
+
     with tempfile.TemporaryDirectory(prefix=f"{program.folder.name}-", dir=program.folder.parent) as made:
         folder = Path(made, "whole")
         folder.mkdir()
@@ -62,6 +64,7 @@ def build_program() -> Program:
         # renamed only when complete, so that an interrupted build is never taken for a finished one
         shutil.rmtree(program.folder, ignore_errors=True)
         folder.rename(program.folder)
+
     return program
 
 

@@ -108,6 +108,7 @@ def start_server(program: Program, configuration: Path, log: Path) -> psutil.Pro
         (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
+
     # not Popen, which warns if the process is still running when the object is deleted
     return psutil.Process(os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True))
 

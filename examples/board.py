@@ -16,7 +16,8 @@ from shared.messages.timespan import format_seconds
 
 RATE_WINDOW_SECONDS = 5.0
 LATENESS_KEPT = 2000
-DRAW_SECONDS, PRINT_SECONDS = 0.5, 5.0
+DRAW_SECONDS = 0.5
+PRINT_SECONDS = 5.0
 
 
 class Board:
@@ -55,25 +56,33 @@ class Board:
 
         Without a terminal, print a line every five seconds. None if it stops before all are started.
         """
-        started_at, offset, printed_at = None, 0, time.time()
+        started_at = None
+        offset = 0
+        printed_at = time.time()
+
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while not stopping.is_set():
                 if started_at is None and starting.done():
                     starting.result()
                     started_at = time.time()
+
                 left = seconds if started_at is None else started_at + seconds - time.time()
                 if left <= 0:
                     break
+
                 entries, offset = ledger.read(offset)
                 self._take(entries)
                 status = self._activity if started_at is None else f"{format_seconds(left)} to go"
+
                 if self._console.is_terminal:
                     live.update(self._draw(status), refresh=True)
                 elif time.time() - printed_at >= PRINT_SECONDS:
                     printed_at = time.time()
                     self._console.print(f"{self._cycles:,} cycles, {status}")
+
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), min(DRAW_SECONDS, left))
+
         if started_at is not None:
             self._console.print(self._draw("at the end"), crop=False)  # its commands are to be copied whole
         return started_at
@@ -86,9 +95,11 @@ class Board:
                 self._due.pop(entry.id, None)
                 self._lateness.append(max(0.0, entry.at - entry.due_at))
                 continue
+
             self._at_work.discard(entry.id)
             if entry.what == "reject":
                 self._parked.add(entry.id)
+
             if entry.what == "again":
                 self._cycles += 1
                 self._recent.append(entry.at)
@@ -105,6 +116,7 @@ class Board:
                 sum(self._lanes[name] == lane for name in names) for names in (self._at_work, self._parked)
             )
             table.add_row(lane, *(f"{n:,}" for n in (total, total - running - parked, running, parked)))
+
         return Group(table, self._facts(time.time()), Text(self._footer, no_wrap=True, overflow="ignore"))
 
     def _facts(self, now: float) -> Table:

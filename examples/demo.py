@@ -49,10 +49,12 @@ async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any]
     call_at_signals(stopping.set)
     if args.kafka:
         check_extras()
+
     with tempfile.TemporaryDirectory(prefix="dormice-demo-") as name, run_site() as site:
         folder = Path(name)
         options = EmbeddedOptions(data=folder / "data", port=find_free_port(), ui_port=find_free_port())
         console.print(f"starting Temporal's embedded server{' and a Kafka broker' if args.kafka else ''} …")
+
         async with (
             run_embedded(options) as server,
             run_supervised(WORKER, folder / "worker.log", make_environment(server, folder), stop_seconds=STOP_SECONDS),
@@ -62,13 +64,17 @@ async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any]
                 envelopes = messages.make_packed(args.messages or messages.PACKED_MESSAGES, time.time())
             else:
                 envelopes = messages.make_feeds(messages.read_feeds()[: args.messages], site)
-            board, ledger = Board(console, _make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
+
+            board = Board(console, _make_footer(server, envelopes[0], gate))
+            ledger = Ledger(folder / "ledger.jsonl")
+
             starting = asyncio.create_task(start_all(server, folder, envelopes, gate, board))
             try:
                 started_at = await board.show(ledger, args.seconds, starting, stopping)
             finally:
                 starting.cancel()
                 await asyncio.gather(starting, return_exceptions=True)
+
         return None if started_at is None else make_report(ledger, envelopes, started_at)
 
 
@@ -93,6 +99,7 @@ async def start_all(
     board.announce(f"starting {count:,} messages")
     await (start_directly(server, envelopes[:count]) if gate is None else gate.start_all(server, envelopes))
     board.add((envelope.id, envelope.lane or "") for envelope in envelopes[:count])
+
     if others := envelopes[count:]:
         board.announce(f"Spark prepares and starts {len(others):,} more", SPARK_COMMANDS)
         await start_with_spark(folder, make_environment(server, folder), others)
@@ -103,6 +110,7 @@ def _make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -
     prefix = f"  TEMPORAL_ADDRESS={server.address} .venv/bin/dormice"
     name = workflow_id(example.kind, example.id)
     source = "" if gate is None else f"Kafka: topic {TOPIC} of the broker at {gate.address}\n"
+
     return (
         f"{source}Web UI: {server.ui_url}\n"
         "Try from a second terminal:\n"
@@ -133,6 +141,7 @@ def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float
         grace=OVERDUE_GRACE_SECONDS + 2 * waited,
         is_left_out=parked.__contains__,
     )
+
     return {
         "messages": proof.messages,
         "cycles": proof.cycles,
@@ -148,7 +157,8 @@ def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="./run demo", description="Watch real messages come back.")
-    add, default = parser.add_argument, f"{messages.PACKED_MESSAGES:,}"
+    add = parser.add_argument
+    default = f"{messages.PACKED_MESSAGES:,}"
     add("--seconds", type=float, default=60.0, help="how long to run once all messages are started (60)")
     add("--report", type=Path, help="write the report there as JSON")
     add("--messages", type=int, help=f"how many (every feed there is; with --encoding pack {default})")
@@ -172,26 +182,32 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--seconds: is {args.seconds:g}; give more than 0 and at most 86400")
     if args.report is not None and not args.report.parent.is_dir():
         parser.error(f"--report: there is no folder {args.report.parent}; make it first")
+
     if args.messages is not None and not 1 <= args.messages <= most:
         more = "" if args.encoding == "pack" else "; for more add --encoding pack"
         parser.error(f"--messages: is {args.messages}; give 1 to {most}{more}")
+
     return args
 
 
 def main() -> int:
     """Run the demonstration and print its report; gives exit code 1 if a promise was broken."""
-    args, console = parse_options(sys.argv[1:]), Console(stderr=True)
+    args = parse_options(sys.argv[1:])
+    console = Console(stderr=True)
     try:
         report = asyncio.run(run_demo(args, console))
     except DormiceError as exc:
         console.print(f"demo: {exc}")
         return 2
+
     if report is None:
         console.print("demo: told to end before all messages were started")
         return INTERRUPTED
+
     text = json.dumps(report, indent=2)
     if args.report is not None:
         args.report.write_text(text + "\n")
+
     sys.stdout.write(text + "\n")
     return 1 if report["early"] or report["lost"] or report["duplicated"] else 0
 

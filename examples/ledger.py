@@ -79,14 +79,18 @@ def ledgered(function: "HandlerFunction") -> "HandlerFunction":
             "lane": message.lane,
         }
         ledger.append(Entry(what="began", at=time.time(), **call))
+
         try:
             outcome = await function(message, ctx)
         except BaseException as exc:
             ledger.append(Entry(what=type(exc).__name__, at=time.time(), **call))
             raise
-        what, note = type(outcome).__name__.lower(), getattr(outcome, "reason", "")
+
+        what = type(outcome).__name__.lower()
+        note = getattr(outcome, "reason", "")
         asked = outcome.after.total_seconds() if isinstance(outcome, Again) and outcome.after is not None else None
         ledger.append(Entry(what=what, at=time.time(), asked=asked, note=note, **call))
+
         return outcome
 
     return keep
@@ -129,6 +133,7 @@ def audit(
     by_id: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         by_id[entry.id].append(entry)
+
     histories = [_History(by_id.get(key, []), due) for key, due in expected.items()]
     overdue = [h for key, h in zip(expected, histories, strict=True) if not is_left_out(key) and h.is_lost(now, grace)]
     return Audit(
@@ -149,7 +154,8 @@ class _History:
         self.decided = [e for e in entries if e.what in ("again", "done")]
 
     def count_early(self) -> int:
-        due, early = self._first_due, 0
+        due = self._first_due
+        early = 0
         for entry in self._entries:
             if entry.what == "began":
                 early += entry.at < due
@@ -176,6 +182,7 @@ class _History:
                 running.add(key)
             else:
                 running.discard(key)
+
         return repeated
 
     def count_gaps(self) -> int:

@@ -49,6 +49,7 @@ def make_packed(count: int, now: float) -> list[Envelope]:
     interval = round(max(INTERVAL_SHORTEST, count / CYCLES_PER_SECOND), 1)
     tolerance = round(interval * TOLERANCE_SHARE, 1)
     first = now + count / STARTS_PER_SECOND
+
     return [
         Envelope(
             kind=PACKED_KIND,

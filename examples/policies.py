@@ -23,9 +23,11 @@ def stormcrawler_adaptive(
     Changed: (1 - decrease)·I + decrease·shortest. Unchanged: I·(1 + increase).
     Source: Apache StormCrawler, AdaptiveScheduler.
     """
-    seconds, shortest = interval.total_seconds(), bounds.shortest.total_seconds()
+    seconds = interval.total_seconds()
+    shortest = bounds.shortest.total_seconds()
     if is_changed:
         return bounds.clamp_seconds((1 - decrease) * seconds + decrease * shortest)
+
     return bounds.clamp_seconds(seconds * (1 + increase))
 
 
@@ -60,4 +62,5 @@ def poisson(
     changes_per_interval = -math.log((visits - changes + 0.5) / (visits + 0.5))
     if changes_per_interval <= 0:
         return bounds.longest
+
     return bounds.clamp_seconds(-math.log(1 - target) / changes_per_interval * interval.total_seconds())

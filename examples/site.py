@@ -25,6 +25,7 @@ class Page(BaseHTTPRequestHandler):
         """Answer one visit."""
         _, lane, name = self.path.split("/", 2)
         time.sleep(SLOW_SECONDS.get(lane, 0))
+
         chance = unit_hash(f"order {name}")
         if chance < 0.01:
             self._answer(HTTPStatus.FORBIDDEN)
@@ -37,6 +38,7 @@ class Page(BaseHTTPRequestHandler):
         rhythm = RHYTHMS_SECONDS[int(unit_hash(f"rhythm {name}") * len(RHYTHMS_SECONDS))]
         edition = int((time.time() + unit_hash(name) * rhythm) // rhythm)
         changed_at = edition * rhythm
+
         headers = [
             {"ETag": f'"{edition}"'},
             {"Last-Modified": email.utils.formatdate(changed_at, usegmt=True)},

@@ -34,7 +34,8 @@ SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 async def start_directly(server: EmbeddedServer, envelopes: Sequence[Envelope]) -> None:
     """Start every message with the bulk starter."""
-    settings, encodings = Settings(pack_room=len(envelopes) + 1), {PACKED_KIND: choose_pack(len(envelopes))}
+    settings = Settings(pack_room=len(envelopes) + 1)
+    encodings = {PACKED_KIND: choose_pack(len(envelopes))}
     starter = BulkStarter(await server.connect(), settings, encodings=encodings)
     async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
         if receipt.outcome is not StartOutcome.STARTED:
@@ -43,12 +44,14 @@ async def start_directly(server: EmbeddedServer, envelopes: Sequence[Envelope]) 
 
 async def start_with_spark(folder: Path, environment: Mapping[str, str], envelopes: Sequence[Envelope]) -> None:
     """Write messages as rows, then prepare and start them; raises RetryLater with Spark's last line when it fails."""
-    rows, log = folder / "messages.jsonl", folder / "spark.log"
+    rows = folder / "messages.jsonl"
+    log = folder / "spark.log"
     lines = [envelope.model_dump_json(exclude_defaults=True) for envelope in envelopes]
     await asyncio.to_thread(rows.write_text, "\n".join(lines), "utf-8")
     command = [*SPARK_JOB, str(rows), str(folder / "manifest")]
     async with run_supervised(command, log, {**SHORT_LIVED, **environment}, stop_seconds=STOP_SECONDS) as job:
         code = await job.wait()
+
     if code:
         raise RetryLater(f"Spark has ended with {code}: {last_line(log.read_text(errors='replace'))}")
 
@@ -67,14 +70,17 @@ class Gate:
             # the bridge reads on the server how the kind is packed
             encodings = {PACKED_KIND: choose_pack(len(envelopes))}
             await Layouts(await server.connect(), Settings(), encodings).ensure(PACKED_KIND, "short")
+
         producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(bootstrap_servers=self.address)
         await producer.start()
+
         try:
             for envelope in envelopes:
                 value = envelope.model_dump_json(exclude_defaults=True).encode()
                 await producer.send(TOPIC, value, key=envelope.id.encode())
         finally:
             await producer.stop()
+
         while await self._is_behind():
             if self.bridge.returncode is not None:
                 said = last_line(self.log.read_text(errors="replace"))

@@ -286,11 +286,13 @@ def _read(name: str, value: Any, source: str) -> Any:
         near = difflib.get_close_matches(name, _FIELDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "'dormice settings' lists them all"
         raise InvalidSetting(f"{name} (from {source}): no such setting; {hint}")
+
     known = _FIELDS[name]
     try:
         result = _convert(value, known.default)
     except ValueError as exc:
         raise InvalidSetting(f"{name} (from {source}): {exc}") from exc
+
     if flaw := _find_flaw(result, known):
         raise InvalidSetting(f"{name} (from {source}): {flaw}")
     return result
@@ -307,6 +309,7 @@ def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
         return f"is {value!r}; use one of {', '.join(choices)}"
     if value == "" and known.default != "":
         return "is empty; leave it out for its default"
+
     return None
 
 

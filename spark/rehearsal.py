@@ -135,10 +135,12 @@ def _sample(share: float, histories: Iterable[ChangeHistory]) -> list[ChangeHist
 
 def _open(spark: "SparkSession", place: str, columns: HistoryColumns) -> tuple["DataFrame", ArrowTypes]:
     """Give the columns of the id and of the moment, a third one with rows that could not be read, and their types."""
-    form, path = guess_form(place), to_place(place)
+    form = guess_form(place)
+    path = to_place(place)
     reader = spark.read.option("columnNameOfCorruptRecord", BROKEN).option("escape", '"')
     names = [columns.id, columns.changed_at]
     types: ArrowTypes = {}
+
     if form == "parquet":
         table, types = open_parquet(spark, path, {})
         frame = table.selectExpr("*", f"cast(null as string) {BROKEN}")
@@ -148,6 +150,7 @@ def _open(spark: "SparkSession", place: str, columns: HistoryColumns) -> tuple["
         header = reader.csv(path, header=True).columns
         frame = reader.schema(_to_schema(header)).csv(path, header=True)
         frame = frame.toDF(*(name.strip() for name in frame.columns))
+
     columns.check(frame.columns, place)
     return frame.select(*(_quote(name) for name in (*names, BROKEN))), types
 

@@ -90,12 +90,14 @@ def start_manifest(
 def _start(
     session: "SparkSession", manifest: Manifest, given: Mapping[str, str], options: StartOptions
 ) -> StartSummary:
-    began, run = time.monotonic(), uuid.uuid4().hex
+    began = time.monotonic()
+    run = uuid.uuid4().hex
     folder = manifest.folder / "receipts"
     notes = folder / f"_progress-{run}"
     before = _count_receipts(session, manifest)
     settled = before.total - (before.rejected if options.retries_rejected else 0)
-    left, cores = manifest.messages - settled, session.sparkContext.defaultParallelism
+    left = manifest.messages - settled
+    cores = session.sparkContext.defaultParallelism
     tasks = options.tasks or max(cores, math.ceil(left / ROWS_PER_TASK))
     given = {
         **given,
@@ -107,6 +109,7 @@ def _start(
         "restartFinished": str(options.restarts_finished),
     }
     spec = asyncio.run(_make_spec(given, manifest.find_kinds()))
+
     if left > 0:
         unsettled = manifest.read_messages(session)
         if before.total:
@@ -115,6 +118,7 @@ def _start(
             unsettled = unsettled.join(done.select(*_NAME), _NAME, "left_anti")
         with _watching(notes, left):
             _run_tasks(_share_out(unsettled, Placement(spec.places or {}), tasks), spec)
+
     after = _count_receipts(session, manifest) if left > 0 else before
     return StartSummary(
         manifest=manifest.id,
@@ -136,6 +140,7 @@ async def _make_spec(given: Mapping[str, str], kinds: Iterable[str]) -> TaskSpec
     places = {kind: layout.packs if layout is not None else 0 for kind, layout in found}
     rules = envelope_rules(options.settings, registry)
     names = tuple(name for name in columns_of(MESSAGES_DDL) if name != ROW)
+
     return TaskSpec(options=options, names=names, rules=rules, packs=packs, places=places)
 
 
@@ -149,6 +154,7 @@ def _count_receipts(session: "SparkSession", manifest: Manifest) -> StartCounts:
         rejected = receipts.filter(_REJECTED).select(*_NAME).distinct()
         others = receipts.filter(f"NOT {_REJECTED}")
         counts.rejected = rejected.count() - others.join(rejected.hint("broadcast"), _NAME, "left_semi").count()
+
     return counts
 
 
@@ -167,8 +173,10 @@ def _share_out(frame: "DataFrame", places: Placement, tasks: int) -> "DataFrame"
 
 
 def _run_tasks(frame: "DataFrame", spec: TaskSpec) -> None:
-    context, tag = frame.sparkSession.sparkContext, spec.options.run
+    context = frame.sparkSession.sparkContext
+    tag = spec.options.run
     context.addJobTag(tag)
+
     try:
         # not through the format `temporal`: for a save, Spark starts several Python processes to plan it
         frame.mapInArrow(ManifestTask(spec).run, "done boolean").collect()  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
@@ -182,7 +190,8 @@ def _run_tasks(frame: "DataFrame", spec: TaskSpec) -> None:
 @contextmanager
 def _watching(notes: Path, count: int) -> Generator[None]:
     """Show the progress from a thread of its own, because Spark blocks the calling thread."""
-    is_over, began = threading.Event(), time.monotonic()
+    is_over = threading.Event()
+    began = time.monotonic()
 
     def show(progress: Progress) -> None:
         while not is_over.wait(progress.every_seconds):

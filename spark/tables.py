@@ -82,7 +82,8 @@ def to_batch_of(columns: Iterable[Sequence[Any]], schema: Any) -> Any:
 
 def to_batches(rows: Iterable[Sequence[Any]], ddl: str) -> Iterator[Any]:
     """Make batches of Arrow of at most BATCH_ROWS rows."""
-    schema, rest = to_schema(ddl), iter(rows)
+    schema = to_schema(ddl)
+    rest = iter(rows)
     while some := list(islice(rest, BATCH_ROWS)):
         yield to_batch(some, schema)
 

@@ -88,6 +88,7 @@ class Control:
             raise MessageAlive(receipt.workflow_id, receipt.run_id)
         if receipt.outcome is not StartOutcome.STARTED:
             raise _to_error(receipt, envelope)
+
         self._packs.layouts.forget(envelope.kind)  # it may have been the first of its kind
         return receipt
 
@@ -112,6 +113,7 @@ class Control:
         receipt = await self._upsert_sender.upsert(envelope, UpsertConditions(if_version, if_due_before))
         if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED):
             raise _to_error(receipt, envelope)
+
         self._packs.layouts.forget(envelope.kind)
         return receipt
 
@@ -189,6 +191,7 @@ class Control:
             async for execution in self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE):
                 left -= 1
                 yield await to_listed(execution)
+
         if left > 0:
             async for listed in self._packs.iterate(selection, pass_over):
                 yield listed
@@ -249,8 +252,10 @@ class Control:
         """
         if wait > NO_WAIT:
             await wait_until_it_rests(self._client, self._packs, kind, message_id, wait)
+
         now = time.time()
         gates = asyncio.create_task(GateControl(self._client, self._settings).fetch_implicit(now))
+
         try:
             view = await show(self._client, self._packs, kind, message_id)
             if view.listed.state in RESTS:
@@ -262,7 +267,8 @@ class Control:
 
 
 def _to_error(receipt: Receipt[None], envelope: Envelope) -> Exception:
-    name, reason = receipt.workflow_id, receipt.reason
+    name = receipt.workflow_id
+    reason = receipt.reason
     if reason == KEY_REUSED:
         return IdempotencyKeyReused(envelope.idempotency_key)
     if receipt.outcome is StartOutcome.REJECTED:

@@ -62,18 +62,22 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     """Report readiness on each change and from time to time; when the parent ends for any reason, order to stop."""
     reported: Report | None = None
     reported_at = 0.0
+
     try:
         parent.settimeout(0.5)
         while True:
             with contextlib.suppress(TimeoutError):
                 if not parent.recv(1):
                     break
-            current, now = report(), time.monotonic()
+            current = report()
+            now = time.monotonic()
             if current != reported or now - reported_at > CHECK_EVERY.total_seconds():
                 parent.sendall(encode_report(current))
-                reported, reported_at = current, now
+                reported = current
+                reported_at = now
     except OSError:
         logger.warning("parent process is gone", extra={"action": "parent_gone"})
+
     order.give()
 
 

@@ -28,17 +28,20 @@ FIRST_LOOK_SECONDS = 1.0
 
 def check_deployment(settings: Settings) -> None:
     """Raise InvalidSetting for a deployment without a build, or a name that Temporal refuses."""
-    name, build = settings.deployment_name, settings.build_id
+    name = settings.deployment_name
+    build = settings.build_id
     if name and not build:
         raise InvalidSetting(
             f"build_id: is missing, and deployment {name!r} tells its versions apart by it; give each build its own, "
             "such as an image's tag or a commit"
         )
+
     if len(name) > NAME_MAX or name.startswith("__") or any(sign in name for sign in ".:"):
         raise InvalidSetting(
             f"deployment_name: is {name[:40]!r}; use at most {NAME_MAX} characters without '.' and ':', "
             "and not '__' first"
         )
+
     if len(build) > NAME_MAX:
         raise InvalidSetting(f"build_id: is longer than {NAME_MAX} characters; give a shorter one")
 
@@ -67,8 +70,10 @@ async def watch_deployment(client: Client, settings: Settings) -> None:
     """Log each change of the version that gets tasks, and how ours would; without a deployment return at once."""
     if not settings.deployment_name:
         return
+
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=settings.deployment_name)
     logged: str | None = None
+
     while True:
         with contextlib.suppress(RPCError):  # not there yet, or no answer: the next look may find it
             answer = await client.workflow_service.describe_worker_deployment(request, timeout=CALL_TIMEOUT)
@@ -80,7 +85,8 @@ async def watch_deployment(client: Client, settings: Settings) -> None:
 
 
 def _log_version(settings: Settings, taking: KeysView[Version], now: str) -> None:
-    name, build = settings.deployment_name, settings.build_id
+    name = settings.deployment_name
+    build = settings.build_id
     fields = {"deployment": name, "build": build, "taking": now}
     if (name, build) in taking:
         logger.info("this build gets tasks", extra={"action": "version_current", **fields})

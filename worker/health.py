@@ -97,13 +97,16 @@ async def open_endpoint(
     if address is None:
         yield None
         return
+
     host, port = address
     try:
         server = await asyncio.start_server(_Endpoint(report, pages).answer, host, port, limit=HEAD_MAX_BYTES)
     except OSError as exc:
         raise InvalidSetting(_explain(host, port, exc)) from exc
+
     bound: tuple[str, int] = server.sockets[0].getsockname()[:2]
     logger.info("health endpoint open", extra={"action": "health_open", "host": bound[0], "port": bound[1]})
+
     try:
         yield bound
     finally:
@@ -115,20 +118,25 @@ def answer_request(head: bytes, report: Callable[[], Report], pages: Pages = NO_
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/"):
         return HTTPStatus.BAD_REQUEST, {"error": "send GET /healthz or GET /readyz"}
+
     method, target, version = words
     if version not in ("HTTP/1.0", "HTTP/1.1"):
         return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, {"error": "use HTTP/1.1"}
+
     path = target.partition("?")[0]
     if path not in PROBES and path not in pages:
         *names, last = *PROBES, *pages
         return HTTPStatus.NOT_FOUND, {"error": f"there are {', '.join(names)} and {last}"}
+
     if method != "GET":
         return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "use GET"}
     if path == "/healthz":
         return HTTPStatus.OK, {"alive": True}
+
     if path in pages:
         page = pages[path]()
         return (HTTPStatus.SERVICE_UNAVAILABLE, {"error": "starting"}) if page is None else (HTTPStatus.OK, page)
+
     body = report()
     return (HTTPStatus.OK if body["ready"] else HTTPStatus.SERVICE_UNAVAILABLE), body
 
@@ -150,6 +158,7 @@ class _Endpoint:
         if self._open >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
+
         self._open += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT.total_seconds()):
@@ -166,9 +175,11 @@ class _Endpoint:
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
-            status, body = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": f"send at most {HEAD_MAX_BYTES} bytes"}
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            body = {"error": f"send at most {HEAD_MAX_BYTES} bytes"}
         else:
             status, body = answer_request(head, self._report, self._pages)
+
         writer.write(_render(status, body))
         await writer.drain()
 
@@ -184,6 +195,7 @@ def _render(status: HTTPStatus, body: Report) -> bytes:
     ]
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         fields.append("Allow: GET")
+
     return "\r\n".join([*fields, "", ""]).encode() + content
 
 

@@ -78,6 +78,7 @@ def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions
         drain = timedelta(seconds=flags.drain_seconds)
     except (ValueError, OverflowError) as exc:
         raise InvalidSetting(f"--drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
+
     return WorkerOptions(
         settings=settings,
         lanes=tuple(dict.fromkeys(flags.lane or LANES)),
@@ -177,6 +178,7 @@ async def _run(
     readiness = Readiness(lambda: order.is_given)
     if follow_parent is not None:
         threading.Thread(target=follow_parent, args=(readiness.report, order), daemon=True).start()
+
     async with open_endpoint(options.health_address, readiness.report):
         prepared = await order.unless_given(prepare(options.settings, telemetry.core))
         if prepared is None:
@@ -188,6 +190,7 @@ async def _run(
             settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain, telemetry=telemetry
         )
         await serve_lanes(client, plan, order, readiness)
+
     return EXIT_OK
 
 
@@ -198,6 +201,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
     check_lanes(settings)
     read_signing_keys(settings)
     check_deployment(settings)
+
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
             client = await connect(settings, heartbeat=HEARTBEAT, metrics=metrics)
@@ -206,6 +210,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
         raise ServerUnreachable(
             f"the server did not answer within {START_TIMEOUT.seconds} s; check TEMPORAL_ADDRESS and try again"
         ) from exc
+
     tune_memory()
     raise_open_files(settings.handlers_at_once)
     return client, registry
@@ -241,7 +246,8 @@ def has_met_no_server(error: RuntimeError) -> bool:
 
 async def unless_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """Await `work`; when the event comes first, cancel it and give None."""
-    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None

@@ -57,6 +57,7 @@ def count_processes(cgroup: str = "", root: Path = Path("/sys/fs/cgroup")) -> in
     limits = [*(_read(folder / "memory.max") for folder in folders), _read(root / "memory/memory.limit_in_bytes")]
     by_quota = [math.ceil(int(words[0]) / int(words[1])) for words in map(str.split, quotas) if _is_limit(words, 2)]
     by_memory = [int(words[0]) // PROCESS_BYTES for words in map(str.split, limits) if _is_limit(words, 1)]
+
     return max(1, min([cores, *by_quota, *by_memory]))
 
 

@@ -117,12 +117,15 @@ class _Parent:
             code = await child.run(options, self._order.event)
             if self._order.is_given:
                 return code
+
             pause = child.next_pause(code, time.monotonic())
             fields = {"number": child.number, "code": code}
+
             if pause is None:
                 logger.error("worker process keeps dying: giving up", extra={"action": "worker_gave_up", **fields})
                 self._order.give()
                 return EXIT_MISCONFIGURED if code == EXIT_MISCONFIGURED else EXIT_FAILED
+
             logger.warning("worker process died", extra={"action": "worker_died", "pause": pause, **fields})
             await self._order.unless_given(asyncio.sleep(pause))
             if self._order.is_given:
@@ -152,12 +155,15 @@ class ChildProcess:
             fields = {"action": "process_not_started", "number": self.number, "reason": str(exc)}
             logger.error("worker process can't be started", extra=fields)  # noqa: TRY400 — the reason says it all
             return EXIT_FAILED
-        self._process, fields = process, {"action": "process_started", "number": self.number, "pid": process.pid}
+
+        self._process = process
+        fields = {"action": "process_started", "number": self.number, "pid": process.pid}
         logger.info("worker process started", extra=fields)
         reader, writer = await asyncio.open_connection(sock=ours)
         metrics_address = shift_port(options.settings.telemetry_prometheus, self.number - 1)
         settings = replace(options.settings, telemetry_prometheus=metrics_address)
         writer.write(pickle.dumps(replace(options, settings=settings)))
+
         try:
             async with alongside(_order_drain(writer, stopping)):
                 with contextlib.suppress(ConnectionError):  # how a killed child's socket may end
@@ -172,6 +178,7 @@ class ChildProcess:
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, socket.socket]:
         path = [str(entry) for entry in sys.path]  # handlers and packages are found where this process found them
         ours, theirs = socket.socketpair()
+
         entry = f"from worker.__main__ import run_child; run_child({theirs.fileno()})"
         try:
             process = await asyncio.create_subprocess_exec(
@@ -185,6 +192,7 @@ class ChildProcess:
             raise
         finally:
             theirs.close()
+
         return process, ours
 
     def kill(self) -> None:
@@ -207,16 +215,20 @@ class ChildProcess:
             return None
         if code == EXIT_UNREACHABLE:
             return UNREACHABLE_PAUSE.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+
         self._deaths.append(now)
         while now - self._deaths[0] > DEATHS_WINDOW.total_seconds():
             self._deaths.popleft()
+
         if len(self._deaths) >= DEATHS_MAX:
             return None
+
         backoff = RESTART_BACKOFF.total_seconds() * 2.0 ** (len(self._deaths) - 1)
         return backoff * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
 
     def _note(self, report: Report) -> None:
-        self._report, self._reported_at = report, time.monotonic()
+        self._report = report
+        self._reported_at = time.monotonic()
 
 
 async def _order_drain(writer: asyncio.StreamWriter, stopping: asyncio.Event) -> None:

@@ -122,6 +122,7 @@ def _build_worker(
         graceful_shutdown_timeout=plan.drain,
         **version_arguments(plan.settings),
     )
+
     return runner.attach(worker)
 
 
@@ -164,23 +165,19 @@ async def run_workers(
         has_topic = plan.settings.outcomes_topic
         events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
-        gates, limits = Gates(prefix), Limits(prefix)
+        gates = Gates(prefix)
+        limits = Limits(prefix)
+
         if any(each.limit is not None and not each.limit.is_per_process for each in plan.registry.values()):
             await stack.enter_async_context(_build_limits_worker(client, plan))
             stack.push_async_callback(limits.close)
-        dispatch = Dispatch(
-            plan.registry,
-            plan.settings,
-            http.get_session,
-            gates,
-            limits,
-            plan.telemetry,
-            events=events,
-            resources=resources,
-        )
+
+        given = (plan.registry, plan.settings, http.get_session, gates, limits, plan.telemetry)
+        dispatch = Dispatch(*given, events=events, resources=resources)
         batches = BatchDispatch(dispatch)
         evictions = Evictions()
         await stack.enter_async_context(_build_calls_worker(client, plan, batches))
+
         workers = [
             _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions)
             for lane in plan.lanes
@@ -188,23 +185,30 @@ async def run_workers(
         for worker in workers:
             _allow_long_tasks(worker)
             await stack.enter_async_context(worker)
+
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)
-        background = [
-            asyncio.create_task(report_throughput(client, prefix, plan.lanes, dispatch.calls)),
-            asyncio.create_task(watch_deployment(client, plan.settings)),
-            asyncio.create_task(measure_overdue(client, plan.settings, plan.lanes, plan.telemetry)),
-            asyncio.create_task(evictions.tell(client)),
-            asyncio.create_task(batches.left_runs.delete_when_due(client)),
-        ]
+        beside = (
+            report_throughput(client, prefix, plan.lanes, dispatch.calls),
+            watch_deployment(client, plan.settings),
+            measure_overdue(client, plan.settings, plan.lanes, plan.telemetry),
+            evictions.tell(client),
+            batches.left_runs.delete_when_due(client),
+        )
+        background = [asyncio.create_task(work) for work in beside]
+
         try:
             await stopping.wait()
         finally:
             stopping.set()
             for task in background:
                 task.cancel()
-            logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
-            await batches.drain()
-            lanes = (worker.shutdown() for worker in workers)
-            await asyncio.gather(*lanes, batches.finish(plan.drain.total_seconds()))
+            await _drain(workers, batches, plan.drain.total_seconds())
+
     logger.info("worker stopped", extra={"action": "worker_stopped"})
+
+
+async def _drain(workers: Sequence[Worker], batches: BatchDispatch, seconds: float) -> None:
+    logger.info("worker draining", extra={"action": "worker_draining", "seconds": seconds})
+    await batches.drain()
+    await asyncio.gather(*(worker.shutdown() for worker in workers), batches.finish(seconds))

@@ -25,9 +25,11 @@ def explain_due(state: MessageState) -> str:
         return "stopped as soon as its handler has ended" + (f": {state.asked_stop}" if state.asked_stop else "")
     if state.is_parked:
         return f"parked: {state.parked_reason}"
+
     if state.is_paused:
         pauses = [d for d in state.decisions if d.what == "pause"]
         return f"paused{_because(pauses[-1:])}; would be due {format_moment(state.due_at)}"
+
     word = "expires" if state.is_expiring else "due"
     return f"{word} {format_moment(state.due_at)}{_because(_find_cause(state))}"
 
@@ -88,7 +90,8 @@ def escape_markdown(text: str) -> str:
 
 def _retell(decision: Decision) -> str:
     reason = f" ({escape_markdown(decision.reason)})" if decision.reason else ""
-    at, due = format_moment(decision.at), format_moment(decision.due_at)
+    at = format_moment(decision.at)
+    due = format_moment(decision.due_at)
     return f"- {at} version {decision.version}: {decision.what}{reason}, then due {due}"
 
 
@@ -107,7 +110,8 @@ def describe_overview(summary: PackSummary) -> dict[str, Any]:
 def describe_pack(kind: str, lane: str, summary: PackSummary) -> str:
     """Write the Web UI's current details of a pack."""
     counts = describe_overview(summary)
-    next_due, _ = counts.pop("next_due"), counts.pop("waits_until")
+    next_due = counts.pop("next_due")
+    _ = counts.pop("waits_until")
     words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     total = f"**{sum(counts.values()):,} messages of kind {kind}**: {words}"
     return f"{total}\n\nlane {lane}, next due {next_due or 'never'}"
@@ -143,7 +147,8 @@ def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[
 
     A request `has_payloads` to get them too; a pack holds no more bytes than an answer may have.
     """
-    after, limit = request.get("after", ""), request.get("limit", PAGE_MAX)
+    after = request.get("after", "")
+    limit = request.get("limit", PAGE_MAX)
     kept = select_listed(states, request)
     page = itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
     return {"count": len(kept), "messages": describe_listed(page, request)}

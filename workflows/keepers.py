@@ -174,6 +174,7 @@ class GatesWorkflow(_Keeper):
             return
         if present is not None and not given.replaces and present.opens_at >= given.opens_at:
             return
+
         closed_at = workflow.time() if present is None else present.closed_at
         self._closings[given.gate] = gates.GateClosure(round(closed_at, 3), given.opens_at, given.reason)
         self._changes += 1
@@ -234,11 +235,13 @@ class IdleWorkflow(_Keeper):
         await workflow.wait_condition(lambda: self._is_changed or shift.done() or self._is_run_full())
         if not shift.done():
             shift.cancel()
+
         try:
             self._pulled += idle.PullCounts.load(await shift)
         except ActivityError as exc:
             if not is_cancelled_exception(exc):  # cancelled before a worker had started it
                 raise
+
         self._shifts += 1
 
     def _is_run_full(self) -> bool:

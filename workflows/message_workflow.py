@@ -60,6 +60,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
             raise ApplicationError(
                 f"the input is no message state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
+
         super().__init__(wire.get(SEALED))
         self._indexed = self._state
         self._server_priority = ServerPriority(self._state.priority)
@@ -145,6 +146,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
             last = self._last_outcome
             lost = lost_call_outcome(exc)
             return lost._replace(cycles_per_run=last.cycles_per_run, index_after=last.index_after)
+
         return Outcome.load(wire)
 
     def _end(self) -> dict[str, Any]:
@@ -170,6 +172,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
             wire[PAYLOAD_MAX] = self._payload_max_bytes
         if self.sealed:
             wire[SEALED] = self.dump_sealed()
+
         workflow.continue_as_new(
             wire,
             task_queue=task_queue(prefix_of(workflow.info().task_queue), state.lane),

@@ -43,6 +43,7 @@ class PackWorkflow(PackSignals):
             raise ApplicationError(
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
+
         self._pack.entries.is_reading = _is_reading
         self._indexed = PackIndex.load(wire.get("indexed"))
         wire.clear()  # the SDK keeps the input as long as the run is cached, and so the first form of each message
@@ -171,6 +172,7 @@ class PackWorkflow(PackSignals):
         pack = self._pack
         left_run = self._left_run
         self._left_run = ""
+
         return await workflow.execute_activity(
             RUN_BATCH,
             to_raw(

@@ -72,13 +72,17 @@ class Gates:
 
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate for all processes; does nothing if it is closed for about as long already."""
-        known, now = self._find(gate), self._clock()
+        known = self._find(gate)
+        now = self._clock()
+
         known_left = 0.0 if known is None else max(known.opens_at - now, 0.0)
         if known_left >= ENOUGH * (closing.opens_at - now):
             return
+
         self._own[gate] = closing
         self._note_implicit()
         self._unsent.add(gate)
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
                 await self._send_closures()
@@ -99,6 +103,7 @@ class Gates:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._send_closures()
                 self._shared = await fetch_closings(activity.client(), self._prefix)
+
         self._read_at = now = self._clock()
         confirmed = (self._own.keys() & self._shared.keys()) - self._unsent
         self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
@@ -126,6 +131,7 @@ def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
     look_again = max(LOOK_MIN_SECONDS, now - closing.closed_at)
     after = min(closing.opens_at - now, look_again)
     spread = min(after * SPREAD_SHARE, SPREAD_MAX_SECONDS)
+
     return Outcome("gated", closing.describe(gate, now), after=after, tolerance=spread)
 
 

@@ -110,9 +110,11 @@ class Count(ABC):
         line = self._in_line.get((key, pace), ())
         if not self.has_leases(key) or len(line) >= self.find_room(key):
             return None
+
         turn: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         line = self._in_line.setdefault((key, pace), deque())
         line.append(turn)
+
         try:
             async with asyncio.timeout(PASS_ON_SECONDS):
                 return await asyncio.shield(turn)

@@ -26,10 +26,15 @@ COLLECT_SECONDS = 0.02  # a call waits this long for others that ask the same wo
 EVERY_SECONDS = 0.25  # shortest time between two requests to one workflow: at most 32 a second from a process
 ASK_SECONDS = 2.5  # longest time that a call waits for an answer; less than what Temporal leaves it beyond its timeout
 TASK_TIMEOUT = timedelta(seconds=5)  # after it another worker goes on when one is killed while it counts
-AGAIN_LEAST, AGAIN_MAX = 5.0, 300.0  # seconds until a message asks again that got no answer; doubled with each failure
+# seconds until a message asks again that got no answer; doubled with each failure
+AGAIN_LEAST = 5.0
+AGAIN_MAX = 300.0
 ENDED_MAX = 10_000  # ends of calls kept while there is no answer; leases beyond them end by themselves
 SLOT_SHARE = 0.6  # part of the grace in which a pack may wait for further slots, so that one wake serves several
-LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.125, 5.0, 300.0  # by how much later than asked for a message may ask again
+# by how much later than asked for a message may ask again
+LOOK_SHARE = 0.125
+LOOK_LEAST = 5.0
+LOOK_MOST = 300.0
 LEASE_LOOK_LEAST = 0.5
 KEY_SHOWN = 8  # characters of a key's digest by which a message knows its turn again
 
@@ -128,10 +133,12 @@ class _Shard(Count):
         loop = asyncio.get_running_loop()
         while self._wants or self._ended or self._idle:
             await asyncio.sleep(max(COLLECT_SECONDS, self._sent_at + EVERY_SECONDS - loop.time()))
-            wants, self._wants = self._wants, {}
+            wants = self._wants
+            self._wants = {}
             ended = [*self._ended, *(lease.to_end() for idle in self._idle.values() for lease in idle)][-ENDED_MAX:]
             self._ended = []
             self._idle = {}
+
             self._sent_at = loop.time()
             try:
                 async with asyncio.timeout(ASK_SECONDS):
@@ -147,6 +154,7 @@ class _Shard(Count):
                         want.answer.set_exception(TimeoutError())
                 self._wants.clear()
                 return
+
             self._failures = 0
 
     async def _request(
@@ -157,13 +165,17 @@ class _Shard(Count):
             waiting.sort(key=lambda want: want.position)  # answers come in this order
             held = [round(want.position, 3) for want in waiting if math.isfinite(want.position)]
             requests.append(TurnRequest(key, pace, held, len(waiting) - len(held)))
-        wire, patience = limits.write_requests(requests, ended), timedelta(seconds=ASK_SECONDS)
+
+        wire = limits.write_requests(requests, ended)
+        patience = timedelta(seconds=ASK_SECONDS)
+
         update = cast("Any", client.get_workflow_handle(self._id)).execute_update  # the SDK leaves its types open
         try:
             return limits.read_answers(await update(limits.TAKE, wire, rpc_timeout=patience))
         except RPCError as exc:
             if not is_missing(exc):
                 raise
+
         await client.start_workflow(
             limits.LIMITS_WORKFLOW,
             {},

@@ -30,7 +30,8 @@ class LocalCount(Count):
     async def take_turn(self, key: str, pace: Pace, position: float) -> GrantedTurn | LaterTurn:
         """Answer at once."""
         busy = self._keys.get(key) or self._add(key)
-        now, has_waited = time.time(), math.isfinite(position)
+        now = time.time()
+        has_waited = math.isfinite(position)
         if len(busy.leases) >= pace.at_once:
             _end_overdue(busy, now)
 

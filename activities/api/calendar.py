@@ -17,7 +17,8 @@ EXAMPLE = "write for example '0 8 * * mon-fri' for weekdays at eight"
 UNKNOWN_ZONE = "zone={!r} names no time zone; write for example 'Europe/Berlin'"
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 _WEEKDAYS = re.compile(r"[a-z0-7]+([,-][a-z0-7]+)*", re.IGNORECASE)
-_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
+_DAY = timedelta(days=1)
+_MINUTE = timedelta(minutes=1)
 _EVERY_HOUR = set(range(24))
 
 
@@ -73,6 +74,7 @@ def cron(expression: str, *, zone: str = "UTC", early: timedelta = timedelta(0))
         raise InvalidCalendar(UNKNOWN_ZONE.format(zone))
     if not _is_a(str, expression):
         raise InvalidCalendar(f"cron({expression!r}) is no string; {EXAMPLE}")
+
     _parse(expression, zone)
     return Calendar(expression, zone, early)
 
@@ -91,6 +93,7 @@ def _parse(expression: str, zone: str) -> tuple[CronSim, ZoneInfo]:
         found = ZoneInfo(zone)
     except (LookupError, ValueError, OSError) as exc:
         raise InvalidCalendar(UNKNOWN_ZONE.format(zone)) from exc
+
     try:
         fields = read_expression(expression)
         cron = CronSim(fields, datetime(2024, 1, 1))  # noqa: DTZ001 — the time that a wall shows has no zone
@@ -101,6 +104,7 @@ def _parse(expression: str, zone: str) -> tuple[CronSim, ZoneInfo]:
         raise InvalidCalendar(f"cron({expression!r}): no month has such a day; {EXAMPLE}") from exc
     except StopIteration:
         raise InvalidCalendar(f"cron({expression!r}): no year has such a day; {EXAMPLE}") from None
+
     return cron, found
 
 
@@ -129,6 +133,7 @@ def _find_in_any_hour(cron: CronSim, zone: ZoneInfo, after: datetime) -> datetim
     """Follow time as it passes, minute by minute: each at which the clock matches counts."""
     moment = after.astimezone(UTC)
     wall = _read_wall(moment, zone)
+
     while True:
         # days without a match are left out, but for two before one: no change moves clocks by more than a day
         while not any(_matches_day(cron, wall + days * _DAY) for days in range(3)):

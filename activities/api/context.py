@@ -71,7 +71,8 @@ def build_context(
     resources: Resources,
 ) -> Context:
     """Make the context of a call; filled at once, in half of the time that the constructor of a frozen class takes."""
-    call, context = around.call, object.__new__(Context)
+    call = around.call
+    context = object.__new__(Context)
     vars(context).update(
         attempt=call.attempt,
         idempotency_key=f"{call.kind}:{call.id}:{call.version}",
@@ -83,6 +84,7 @@ def build_context(
         beat=around.beat,
         resources=resources,
     )
+
     return context
 
 

@@ -35,14 +35,17 @@ class Limit:
             raise InvalidHandler("Limit: limits nothing; give at_once, per or both")
         if self.is_per_process and self.per is not None:
             raise InvalidHandler("Limit: per can't be counted by each process alone; give at_once alone")
+
         least = 0 if self.is_per_process else 1
         if self.at_once is not None and not least <= self.at_once <= AT_ONCE_MAX:
             raise InvalidHandler(f"Limit: at_once is {self.at_once}; give 1 to {AT_ONCE_MAX}")
+
         if self.per is not None and not (1 <= self.per[0] <= CALLS_MAX and timedelta(0) < self.per[1] <= PERIOD_MAX):
             raise InvalidHandler(
                 f"Limit: per is {self.per[0]} calls in {self.per[1]}; give 1 to {CALLS_MAX} calls, in at most "
                 f"{PERIOD_MAX.days} days"
             )
+
         if isinstance(self.key, str):
             try:
                 check_key(self.key)
@@ -54,6 +57,7 @@ class Limit:
         key = self.key(message) if callable(self.key) else self.key
         if key is None or key == "":
             return ""
+
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] — what an author's function returns
             raise InvalidOutcome(f"Limit(key) gave {type(key).__name__}, which is no string; give for example a name")
         try:

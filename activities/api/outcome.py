@@ -154,6 +154,7 @@ def to_outcome(
         return Outcome("done", result=returned.result)
     if isinstance(returned, Reject):
         return Outcome("reject", reason=clip_reason(str(returned.reason)) or "rejected by its handler")
+
     raise InvalidOutcome(f"the handler returned {_describe(returned)}; return Again, Done or Reject")
 
 
@@ -167,15 +168,21 @@ def _choose_moment(again: Again, calendar: Calendar, ran_at: datetime) -> Again:
 
 
 def _to_again(again: Again, payload_max_bytes: int, model: PayloadModel | None) -> Outcome:
-    after, at, earliest = again.after, again.at, again.earliest
+    after = again.after
+    at = again.at
+    earliest = again.earliest
     if (after is None) == (at is None):
         raise InvalidOutcome("Again needs exactly one of after and at")
     if again.lane is not None and again.lane not in tuple(LANES):
         raise InvalidOutcome(f"Again(lane={again.lane!r}) names no lane; use one of {', '.join(LANES)}")
-    is_changed, payload = again.payload is not UNCHANGED, again.payload
+
+    is_changed = again.payload is not UNCHANGED
+    payload = again.payload
+
     if is_changed:
         payload = payload if model is None else model.write(payload)
         _check_json("payload", payload, payload_max_bytes)
+
     is_moment = isinstance(earliest, datetime)
     return Outcome(
         "again",

@@ -46,6 +46,7 @@ class PayloadModel:
             if self.before is None:
                 raise
             own = exc
+
         try:
             return self._validate(self.before(copy_json(payload)))
         except InvalidPayload as exc:
@@ -62,12 +63,14 @@ class PayloadModel:
         except Exception as exc:
             problem = f"the returned payload is no {self.name} and no JSON ({_describe(exc)})"
             raise InvalidOutcome(f"{problem}; return Again(payload={self.name}(…))") from exc
+
         if find_flaw(value) is None:
             try:
                 self._validate(value)
             except InvalidPayload as exc:
                 problem = f"the returned payload could not be read again, {exc.field}: {exc.problem}"
                 raise InvalidOutcome(f"{problem}; correct it in the handler") from exc
+
         return value
 
     def describe(self) -> dict[str, Any]:
@@ -95,15 +98,18 @@ def make_model(where: str, payload: Any, before: Callable[[Any], Any] | None) ->
         return None
     if payload is None:
         raise InvalidHandler(f"{where}: before= is given without payload=; name the model that it writes for")
+
     if before is not None and (not callable(before) or inspect.iscoroutinefunction(before)):
         raise InvalidHandler(
             f"{where}: before={before!r} is no function; give one from old to new JSON, no 'async def'"
         )
+
     name = payload.__name__ if isinstance(payload, type) else repr(payload)[:60]
     if inspect.isroutine(payload):  # pydantic would call it with what it reads
         raise InvalidHandler(
             f"{where}: payload={name} is a function; give a pydantic model, a dataclass or a TypedDict"
         )
+
     try:
         adapter = TypeAdapter[Any](payload)
         if not adapter.pydantic_complete:
@@ -112,6 +118,7 @@ def make_model(where: str, payload: Any, before: Callable[[Any], Any] | None) ->
         problem = _describe(exc).partition(". ")[0]  # pydantic goes on with advice for its own users
         hint = "give a pydantic model, a dataclass or a TypedDict, defined above the handler"
         raise InvalidHandler(f"{where}: payload={name} is unusable ({problem}); {hint}") from exc
+
     return PayloadModel(name, adapter, before)
 
 

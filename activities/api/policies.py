@@ -65,6 +65,7 @@ def nutch_adaptive(
     seconds = interval.total_seconds()
     if is_changed is not None:
         seconds *= 1 - rules.decrease if is_changed else 1 + rules.increase
+
     age = 0.0 if is_changed else unchanged_for.total_seconds()
     return rules.bounds.clamp_seconds(max(seconds, age))
 
@@ -74,7 +75,8 @@ def nutch_gone(interval: timedelta, rules: NutchRules = NutchRules()) -> timedel
 
     Source: Apache Nutch, AbstractFetchSchedule.
     """
-    seconds, longest = interval.total_seconds() * 1.5, rules.bounds.longest.total_seconds()
+    seconds = interval.total_seconds() * 1.5
+    longest = rules.bounds.longest.total_seconds()
     return rules.bounds.clamp_seconds(seconds if seconds < longest else 0.9 * longest)
 
 

@@ -44,6 +44,7 @@ class Resources:
         self._owners.discard(owner)
         if self._opened.get(opener) is opened:
             del self._opened[opener]
+
         failure = None if owner.cancelled() else owner.exception()
         if opened.done():
             if failure is not None:

@@ -84,6 +84,7 @@ class BatchDispatch:
         run = self._runs.get(token)
         if run is None:
             raise ApplicationError("its worker process knows nothing of it any more", non_retryable=True)
+
         positions: list[int] = wire["positions"]
         run.keep_only(positions)
         return await self._find_answer(token, wire["lane"], run, positions, run.await_calls(positions))
@@ -135,6 +136,7 @@ class BatchDispatch:
             if details is None or not details.worker_shutdown:
                 raise
             await self._hand_back(run)
+
         return True
 
     def _note_answered(self, token: str) -> None:

@@ -109,6 +109,7 @@ class BatchRun:
         """Give the results that there are; a call that has none yet counts as slow from now on."""
         if self._fault is not None:
             raise self._fault
+
         results: list[Any] = []
         for position in positions:
             call = self._calls.get(position)
@@ -120,6 +121,7 @@ class BatchRun:
                 self._owed.add(position)
                 self._in_flight.let_be_slow(call)
                 results.append(STILL_IN_FLIGHT)
+
         return results
 
     def hand_back(self) -> None:
@@ -157,6 +159,7 @@ class BatchRun:
         todo = await self._hold_at_gates()
         deadlines = self._dispatch.make_deadlines(order.kind, order.lane)
         patience = deadlines.seconds + DEAF.total_seconds()
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LANES[order.lane].batch_start.total_seconds()):
                 while todo:
@@ -199,6 +202,7 @@ class BatchRun:
             refused = await self._dispatch.refuse_exhausted(call, attempts, order.spread)
             if refused is not None:
                 return refused
+
         return await self._dispatch.run(call, no_heartbeat, deadlines, order.spread)
 
     def _end(self, position: int, task: asyncio.Task[Outcome]) -> None:
@@ -238,6 +242,7 @@ class BatchRun:
         """Go on without handlers that ignore their cancellation; their later outcomes, if any, are discarded."""
         found = self._dispatch.registry.get(self._order.kind)
         now = stamp_end(self._dispatch.clock)
+
         for position in positions:
             call = self._calls.get(position)
             if call is None or found is None:

@@ -38,7 +38,8 @@ class Deadlines:
             self._timer = None
 
     def _cut_off(self) -> None:
-        begun, now = self._begun, self.loop.time()
+        begun = self._begun
+        now = self.loop.time()
         while begun and (begun[0].task is None or begun[0].at <= now):
             begun.popleft().cut_off()
         self._timer = self.loop.call_at(begun[0].at, self._cut_off) if begun else None
@@ -66,7 +67,8 @@ class Deadline:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """End the call; what was cut off raises TimeoutError, unless somebody else cancelled it too."""
-        task, self.task = self.task, None
+        task = self.task
+        self.task = None
         self._owner.forget_ended()
         if not self.is_over or task is None:
             return

@@ -76,6 +76,7 @@ class Dispatch:
             if outcome is None:
                 deadlines = self.make_deadlines(call.kind, call.lane)
                 outcome = await self.run(call, activity.heartbeat, deadlines)
+
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -90,13 +91,17 @@ class Dispatch:
         found = self.registry.get(call.kind)
         if found is None or attempts < found.max_attempts:
             return None
+
         lost = f"its {attempts} calls before were lost with their workers, or blocked them"
-        around, now = CallContext(call._replace(attempt=attempts), no_heartbeat, NO_SPAN), self.clock()
+        around = CallContext(call._replace(attempt=attempts), no_heartbeat, NO_SPAN)
+
+        now = self.clock()
         if call.is_over(now):
             outcome = expire(call, lost)
         else:  # a further `failed` would report an attempt that nobody made
             outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
             self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
+
         _log(around, outcome, now, self.clock)
         return await self._publish(around, outcome, now, spread)
 
@@ -122,12 +127,15 @@ class Dispatch:
         around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         ABOUT.set(around)  # for good: each call has a task of its own
         begin = self._measure if self.telemetry.is_on else self._begin
+
         outcome = await begin(around, deadlines, started_at)
         if outcome.verdict in ("handed_back", "gated"):
             return outcome
+
         self.calls[call.lane] += 1
         if self.events is not None or outcome.verdict in FAILURES:
             outcome = await self._publish(around, outcome, started_at, spread)
+
         _log(around, outcome, started_at, self.clock)
         return outcome
 
@@ -142,22 +150,27 @@ class Dispatch:
         if self.events is not None:
             outcome = outcome._replace(ended_at=stamp_end(self.clock))
             announcements.append(self.events.report(around.call, outcome, started_at, spread))
+
         found = self.registry.get(around.call.kind)
         if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
             context = partial(build_context, around, started_at, self.settings, self.get_session, self.resources)
             announcements.append(call_hook(found, found.on_parked, around, context, outcome.reason))
+
         try:
             if announcements:
                 await (announcements[0] if len(announcements) == 1 else asyncio.gather(*announcements))
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
                 raise
+
         return outcome
 
     async def _measure(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
-        call, telemetry = around.call, self.telemetry
+        call = around.call
+        telemetry = self.telemetry
         of_lane = {"lane": call.lane}
         telemetry.record(AT_WORK, 1, of_lane)
+
         try:
             outcome = await self._begin(around, deadlines, started_at)
         except asyncio.CancelledError:
@@ -165,6 +178,7 @@ class Dispatch:
             raise
         finally:
             telemetry.record(AT_WORK, -1, of_lane)
+
         record_cycle(telemetry, call, outcome, started_at, self.clock())
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
@@ -180,12 +194,14 @@ class Dispatch:
 
     async def _run_aging(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         """Run a call of a message that may expire, or whose handler keeps its age: not the common one."""
-        call, begun_at = around.call, 0.0
+        call = around.call
+        begun_at = 0.0
         if found.keeps_age and not call.started_at:
             begun_at = round(min(call.due_at, started_at), 3)
             around = around._replace(call=call._replace(started_at=begun_at))
         if call.is_over(self.clock()):
             return await self._run_expiry(found, around, deadlines, started_at)
+
         outcome = await self._try(found, around, deadlines, started_at)
         return outcome._replace(started_at=begun_at) if begun_at and outcome.verdict != "gated" else outcome
 
@@ -193,7 +209,8 @@ class Dispatch:
         self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float
     ) -> Outcome:
         """End a message whose time is over, after its `on_expiry`, if that does not fail in every attempt."""
-        call, on_expiry = around.call, found.on_expiry
+        call = around.call
+        on_expiry = found.on_expiry
         if on_expiry is None:
             return expire(call)
 
@@ -218,27 +235,33 @@ class Dispatch:
         *,
         passes_gates: bool = False,
     ) -> Outcome:
-        call, gates = around.call, self.gates
+        call = around.call
+        gates = self.gates
         try:
             # nearly every call finds all gates open, and known to be
             if (gates.implicit or started_at >= gates.fresh_until) and not passes_gates:
                 wait = await self.find_wait(call.kind, call.lane, call.tenant)
                 if wait is not None:
                     return wait
+
             message = build_message(call, found.payload)
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await gates.find_closing(gate)):
                 return wait_at(gate, closing, self.clock())
+
             function = found.function
             if found.limit is not None:
                 function = await self._take_turn(found, found.limit, message, call)
                 if isinstance(function, Outcome):
                     return function
+
             context = build_context(around, started_at, self.settings, self.get_session, self.resources)
             with around.span.around(), deadlines.begin():
                 returned = await function(message, context)
+
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
+
             # a worker's clock may be behind the server's, which has woken the message
             ran_at = max(started_at, call.due_at)
             return to_outcome(returned, self.settings.payload_max_bytes, found.payload, ran_at)
@@ -262,6 +285,7 @@ class Dispatch:
             return Outcome("retry_after", clip_reason(str(raised)), after=raised.delay.total_seconds())
         if isinstance(raised, TimeoutError):
             return fail(found, describe_error(raised) if str(raised) else f"no outcome within {deadlines.seconds:g} s")
+
         raise raised
 
     async def _take_turn(

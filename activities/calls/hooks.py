@@ -26,6 +26,7 @@ async def call_hook(
         flaw = f"no end within {HOOK_SECONDS:g} s"
     else:
         flaw = "it was cancelled from within" if task.cancelled() else task.result()
+
     if flaw:
         extra = {"action": "on_parked_failed", **around.fields, "reason": flaw}
         logger.warning("the hook on_parked failed", extra=extra)
@@ -45,6 +46,7 @@ async def _run(
         raise
     except BaseException as exc:  # noqa: BLE001 — a hook may raise whatever it likes, and must not end the worker
         return describe_error(exc)
+
     return ""
 
 

@@ -65,7 +65,8 @@ class BrokerConnections:
     """Sends tasks to a broker, without blocking the event loop."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        kombu, pools = _import("kombu"), _import("kombu.pools")
+        kombu = _import("kombu")
+        pools = _import("kombu.pools")
         limits = {"socket_connect_timeout": SOCKET_SECONDS, "socket_timeout": SOCKET_SECONDS}  # of Redis
         limits |= {"read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS}  # of AMQP
         connection = _open(kombu, url, {**limits, "confirm_publish": True, **options})
@@ -122,6 +123,7 @@ async def open_broker(settings: Settings) -> AsyncGenerator[BrokerConnections]:
     pairs = [option.partition("=") for option in settings.celery_broker_options]
     if wrong := [name for name, equals, _ in pairs if not (name and equals)]:
         raise InvalidSetting(f"celery_broker_options: {wrong[0]!r} is no NAME=VALUE; correct it")
+
     connections = BrokerConnections(url, {name: value for name, _, value in pairs})
     try:
         yield connections
@@ -151,21 +153,26 @@ def read_task(message: Message, now: float) -> HeldTask:
     """Read a payload, with what it leaves out; raises TaskRefused."""
     if not isinstance(message.payload, Mapping):
         raise TaskRefused('payload: is no object; write {"task": …, "queue": …, "body": …}')
+
     given = cast("Mapping[str, Any]", message.payload)
     for name, value in given.items():
         if not isinstance(value, FIELDS.get(name, ())):
             problem = f"is no field of a task; use {', '.join(FIELDS)}" if name not in FIELDS else "has another type"
             raise TaskRefused(f"payload.{name[:40]}: {problem}")
-    headers, properties = given.get("headers", {}), {"correlation_id": message.id, **given.get("properties", {})}
+
+    headers = given.get("headers", {})
+    properties = {"correlation_id": message.id, **given.get("properties", {})}
     if "task" in given:
         headers = {**_usual_headers(given["task"], message.id), **headers}
     if _is_after(headers.get("eta"), now):  # as when a person runs it now: no worker is to wait
         headers = {**headers, "eta": datetime.fromtimestamp(now, UTC).isoformat()}
     if wrong := sorted(NO_PROPERTIES & properties.keys()):
         raise TaskRefused(f"payload.properties.{wrong[0]}: is no property of a message; leave it out")
+
     left = given.get("expires_at", now) - now
     if left > 0:  # after that, a worker that gets it records that it has expired
         properties["expiration"] = left
+
     place = {
         "exchange": given.get("exchange", ""),
         "routing_key": given.get("routing_key", given.get("queue", "")),

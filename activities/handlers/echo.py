@@ -22,9 +22,11 @@ async def echo(message: Message, ctx: Context) -> Again | Done | Reject:  # noqa
     await asyncio.sleep(payload.get("work", 0))
     if payload.get("fail") == "reject":
         return Reject("its payload asked to be rejected")
+
     await _fail_as_asked(payload.get("fail"))
     if payload.get("cycles") is not None and message.version + 1 >= payload["cycles"]:
         return Done(f"echoed {message.version + 1} times")
+
     return Again(
         after=timedelta(seconds=payload.get("delay", 60)),
         earliest=_seconds(payload.get("earliest")),

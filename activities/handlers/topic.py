@@ -79,6 +79,7 @@ async def topic(message: Message, ctx: Context) -> Again | Done | Reject:
         plans = read_plans(message.payload)
     except RecordRefused as exc:
         return Reject(str(exc))
+
     places: list[RecordOffset] = []
     for plan in plans:
         try:
@@ -87,6 +88,7 @@ async def topic(message: Message, ctx: Context) -> Again | Done | Reject:
             if places:  # what is written stays so: only the rest is tried again, and counts its own attempts
                 return Again(after=TROUBLE_DELAY, payload=to_payload(plans[len(places) :]), reason=str(exc))
             return _refuse(exc, message)
+
     return Done({"topic": plans[0].topic, **places[0]._asdict()})
 
 
@@ -113,17 +115,21 @@ def read_plans(payload: Any) -> list[RecordPlan]:
     """Read a payload: its own record, and those that follow it; raises RecordRefused."""
     if not isinstance(payload, Mapping):
         raise RecordRefused('payload: is no object; write {"topic": …, "key": …, "value": …}')
+
     first = dict(cast("Mapping[str, Any]", payload))
     followers = first.pop("then", None)
     if not isinstance(followers, list | None):
         raise RecordRefused('payload.then: is no list; write [{"topic": …}, …]')
+
     plans = [_read_record(first, "payload")]
     inherited = {name: first[name] for name in INHERITED if name in first}
+
     for number, follower in enumerate(cast("list[Any]", followers or [])):
         if not isinstance(follower, Mapping):
             raise RecordRefused(f'payload.then[{number}]: is no object; write {{"topic": …}}')
         fields = {**inherited, **cast("Mapping[str, Any]", follower)}
         plans.append(_read_record(fields, f"payload.then[{number}]"))
+
     return plans
 
 
@@ -154,11 +160,13 @@ def _to_json(raw: bytes | None) -> Any:
 def _read_record(given: Mapping[str, Any], where: str) -> RecordPlan:
     if unknown := [name for name in given if name not in FIELDS]:
         raise RecordRefused(f"{where}.{unknown[0][:40]}: is not a field of a record; use {', '.join(FIELDS)}")
-    name, partition = given.get("topic"), given.get("partition")
+    name = given.get("topic")
+    partition = given.get("partition")
     if not isinstance(name, str) or not is_topic_name(name):
         raise RecordRefused(f"{where}.topic: is no name of a topic; give 1 to 249 of letters, digits, '.', '_' and '-'")
     if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int) or partition < 0):
         raise RecordRefused(f"{where}.partition: is {str(partition)[:40]}; give a whole number from 0, or leave it out")
+
     key, value = (_read_bytes(given.get(part), f"{where}.{part}") for part in ("key", "value"))
     return RecordPlan(name, partition, key, value, tuple(_read_headers(given.get("headers"), f"{where}.headers")))
 
@@ -169,6 +177,7 @@ def _read_bytes(value: Any, where: str) -> bytes | None:
         return None
     if isinstance(value, str):
         return value.encode()
+
     if isinstance(value, Mapping):
         encoded = cast("Mapping[str, Any]", value)
         if list(encoded) == ["base64"] and isinstance(encoded["base64"], str):
@@ -176,6 +185,7 @@ def _read_bytes(value: Any, where: str) -> bytes | None:
                 return base64.b64decode(encoded["base64"], validate=True)
             except (binascii.Error, ValueError) as exc:
                 raise RecordRefused(f"{where}.base64: is no Base64 ({exc}); correct it") from exc
+
     raise RecordRefused(f'{where}: is neither text nor bytes; write a string, {{"base64": "…"}} or null')
 
 
@@ -183,6 +193,7 @@ def _read_headers(given: Any, where: str) -> Iterator[tuple[str, bytes | None]]:
     """Read headers: an object, or a list of pairs where names repeat or their order counts."""
     if given is None:
         return
+
     pairs: Any = [list(pair) for pair in cast("dict[str, Any]", given).items()] if isinstance(given, dict) else given
     if not isinstance(pairs, list):
         raise RecordRefused(f'{where}: is no list; write {{"name": "value"}} or [["name", "value"], …]')

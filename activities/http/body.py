@@ -31,6 +31,7 @@ async def iterate_body(response: "aiohttp.ClientResponse", max_bytes: int) -> As
     is_gzip = response.headers.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip")
     gunzip = _Gunzip()
     size = 0
+
     async for raw in response.content.iter_any():
         for piece in gunzip.decode(raw) if is_gzip else (raw,):
             size += len(piece)
@@ -39,6 +40,7 @@ async def iterate_body(response: "aiohttp.ClientResponse", max_bytes: int) -> As
                     f"the body is longer than {max_bytes} bytes; raise DORMICE_HTTP_MAX_BYTES to read it"
                 )
             yield piece
+
     if is_gzip and not gunzip.is_complete:
         raise RetryLater("the gzip body broke off; it will be asked for again")
 

@@ -21,6 +21,7 @@ def freshness(headers: Mapping[str, str], now: datetime) -> timedelta:
     lifetime = None if stated is None else _read_seconds(stated)
     if stated is None and (expires := _read_http_date(headers.get("Expires", ""))) is not None:
         lifetime = expires - (_read_http_date(headers.get("Date", "")) or now)
+
     age = _read_seconds(headers.get("Age", "")) or timedelta(0)
     return max((lifetime or timedelta(0)) - age, timedelta(0))
 
@@ -47,7 +48,8 @@ def _read_seconds(value: str) -> timedelta | None:
     if found is None:
         return None
 
-    digits, fraction = found[1], found[2] or ""
+    digits = found[1]
+    fraction = found[2] or ""
     seconds = int(digits) if len(digits) <= 10 else SECONDS_MAX
     return timedelta(seconds=min(seconds + bool(fraction.strip("0")), SECONDS_MAX))
 

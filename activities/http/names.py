@@ -10,7 +10,9 @@ import aiodns
 
 KEPT_MAX = 10_000
 KEPT_SECONDS_MAX = 3600.0  # a record may say a year, and a line of /etc/hosts says for ever
-QUERY_SECONDS, QUERY_TRIES = 1.0, 3  # c-ares doubles the first with each further try: 7 s in all
+# c-ares doubles the first with each further try: 7 s in all
+QUERY_SECONDS = 1.0
+QUERY_TRIES = 3
 
 
 class HostAddresses(NamedTuple):

@@ -54,7 +54,8 @@ def _read(text: str, where: str) -> URL:
         parts = urlsplit(text.strip())
         place = URL(f"{parts.scheme}://{parts.netloc}") if parts.netloc else URL(f"{parts.scheme}:")
         host = place.raw_host or ""
-        path, query = _escape(parts.path), _escape(parts.query)
+        path = _escape(parts.path)
+        query = _escape(parts.query)
     except ValueError as exc:  # also what Unicode has no name for
         raise AddressRefused(f"{where}can't be read ({exc}); correct it") from exc
 

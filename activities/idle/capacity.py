@@ -48,6 +48,7 @@ class Capacity:
         ]
         free = sum(max(each.current_available_slots, 0) for each in slots)
         told_at = max((beat.heartbeat_time.ToDatetime(UTC) for beat in beats), default=datetime.fromtimestamp(0, UTC))
+
         return Slots(free + sum(each.current_used_slots for each in slots), free, told_at)
 
     async def read_measured(self) -> list[WorkerCapacity | None]:
@@ -81,6 +82,7 @@ class Capacity:
         """Give the last heartbeat of each worker that has not shut down; the server forgets it after some minutes."""
         query = f"TaskQueue='{self._queue}'"
         request = ListWorkersRequest(namespace=self._client.namespace, page_size=200, query=query)
+
         while True:
             answer = await self._client.workflow_service.list_workers(request, timeout=CALL_TIMEOUT)
             for worker in answer.workers_info:

@@ -83,16 +83,21 @@ class DueIndex(WorkflowIndex):
         end = now + self._span
         if wanted <= count <= PAGE or (count < wanted and self._span >= LAST_SPAN):
             return True
+
         if count > PAGE:
             self._too_far = end
         else:
             self._too_near = end
-        near, far = max(self._too_near or now, now), self._too_far
+
+        near = max(self._too_near or now, now)
+        far = self._too_far
         if far is None:
             self._span = min(self._span * WIDER, LAST_SPAN)
             return False
+
         if far - near < NARROWEST:  # more are due at one moment than a page holds: any of them will do
             return True
+
         self._span = near + (far - near) / 2 - now
         return False
 

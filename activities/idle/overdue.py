@@ -85,17 +85,24 @@ class OverdueIndex(WorkflowIndex):
 
     async def _list_oldest(self, query: str, latest: datetime) -> Sequence[WorkflowExecution]:
         """List a page of those before `latest`; if there are more, a page of the oldest."""
-        moment, count = latest, await self.count(_fill_in(query, latest))
-        youngest, oldest = 1.0, LAST_SPAN / self._inexact  # ages, in multiples of self._inexact
+        moment = latest
+        count = await self.count(_fill_in(query, latest))
+        # ages, in multiples of self._inexact
+        youngest = 1.0
+        oldest = LAST_SPAN / self._inexact
+
         for _ in range(COUNTS_MAX - 1):
             if count <= PAGE:
                 break
             factor = math.sqrt(youngest * oldest)
             earlier = latest - self._inexact * (factor - 1)
             if (before := await self.count(_fill_in(query, earlier))) > 0:
-                youngest, count, moment = factor, before, earlier
+                youngest = factor
+                count = before
+                moment = earlier
             else:
                 oldest = factor
+
         return await self.list_page(_fill_in(query, moment)) if count else ()
 
     async def _check(
@@ -113,6 +120,7 @@ class OverdueIndex(WorkflowIndex):
             return None
         if described.typed_search_attributes.get(STATE) not in ("active", HAS_PARKED):
             return None
+
         is_pack = described.workflow_type == PACK_WORKFLOW
         if is_pack:
             due_at = await self._query_pack(described)
@@ -120,6 +128,7 @@ class OverdueIndex(WorkflowIndex):
             due_at = None
         else:
             due_at = self._find_latest(described)
+
         return None if due_at is None else SleepingWorkflow(due_at, workflow_id, is_pack)
 
     def _find_latest(self, workflow: WorkflowExecution | WorkflowExecutionDescription) -> datetime:
@@ -140,6 +149,7 @@ class OverdueIndex(WorkflowIndex):
             if isinstance(exc, RPCError) and exc.status not in _NO_ANSWER:
                 raise
             return self._find_latest(pack)
+
         if "waits_until" not in answer:  # a worker of an older version
             return self._find_latest(pack)
         return None if answer["waits_until"] is None else datetime.fromtimestamp(answer["waits_until"], UTC)

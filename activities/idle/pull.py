@@ -37,7 +37,9 @@ LOOK_SECONDS = 1.5  # between two looks into the index: five calls each, and a s
 LOOK_MAX_SECONDS = 10.0  # longest time between two looks that found nothing
 
 # factors of the rate: per heartbeat until something had to wait, per heartbeat from then on, and for each such wait
-FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
+FASTER = 1.5
+STEADIER = 1.15
+SLOWER = 0.7
 RATE_MAX = 300.0  # most wakes in a second; all wakes between two looks must fit one page of the index
 SIGNALS_AT_ONCE = 16
 
@@ -51,7 +53,8 @@ class PullActivities:
     @activity.defn(name=PULL_AHEAD)
     async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Spend idle capacity for one shift, or until cancelled; gives the totals, with those of a broken-off try."""
-        queue, details = activity.info().task_queue, activity.info().heartbeat_details
+        queue = activity.info().task_queue
+        details = activity.info().heartbeat_details
         shift = PullLoop(activity.client(), queue, IdleLimits.load(call["limits"]), self.telemetry)
         shift.pulled = PullCounts.load(details[0]["pulled"] if details else {})
         with contextlib.suppress(asyncio.CancelledError):
@@ -73,7 +76,11 @@ class PullRate:
         """Adjust the rate to a heartbeat; a repeated one changes nothing."""
         if slots.told_at == self._told_at:
             return
-        spent, self._spent, self._told_at = self._spent, 0, slots.told_at
+
+        spent = self._spent
+        self._spent = 0
+        self._told_at = slots.told_at
+
         spare = slots.free - reserve * slots.all
         if spare <= 0:
             self.retreat()
@@ -84,7 +91,9 @@ class PullRate:
 
     def retreat(self) -> None:
         """Lower the rate, because something had to wait."""
-        self.rate, self._saved, self._growth = max(1.0, self.rate * SLOWER), 0.0, STEADIER
+        self.rate = max(1.0, self.rate * SLOWER)
+        self._saved = 0.0
+        self._growth = STEADIER
 
     def take(self, seconds: float, wanted: int) -> int:
         """Give how many of those wanted may be woken now, `seconds` after the last call."""
@@ -141,7 +150,8 @@ class PullLoop:
             if isinstance(exc, RPCError) and not is_transient(exc):
                 raise
             self._failures += 1
-            self.state, self._quiet_since = "waiting for the server", None
+            self.state = "waiting for the server"
+            self._quiet_since = None
             logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
             await asyncio.sleep(backoff_seconds(self._failures))
 
@@ -150,32 +160,41 @@ class PullLoop:
         if not await self._is_idle(now):
             self._waiting.clear()
             return
+
         if not self._waiting and now >= self._look_at:
             await self._look(now)
+
         self.state = "pulling" if self._has_found else "nobody to wake"
         count = self._allowance.take(TICK_SECONDS, len(self._waiting))
         chosen = [self._waiting.popleft() for _ in range(count)]
+
         for first in range(0, count, SIGNALS_AT_ONCE):
             await asyncio.gather(*map(self._pull, chosen[first : first + SIGNALS_AT_ONCE]))
 
     async def _is_idle(self, now: float) -> bool:
         if now >= self._slots_at:
-            self._slots, self._slots_at = await self._capacity.read_slots(), now + SLOTS_SECONDS
+            self._slots = await self._capacity.read_slots()
+            self._slots_at = now + SLOTS_SECONDS
             self._allowance.follow(self._slots, self._limits.reserve)
+
         if await self._capacity.read_backlog() > 0:
             if self._quiet_since is not None:
                 self._allowance.retreat()
                 self._busy_since = now
-            self.state, self._quiet_since = "busy", None
+            self.state = "busy"
+            self._quiet_since = None
             return False
+
         if self._slots.free <= self._limits.reserve * self._slots.all:
             self.state = "busy" if self._slots.all else "without a worker that tells of its slots"
             self._quiet_since = None
             return False
+
         if self._quiet_since is None:
             self._quiet_since = now
             if not self._failures:
                 self.state = "looking"
+
         # a short wait, caused by waking too fast, needs no rest longer than the wait itself
         return now - self._quiet_since >= min(self._limits.quiet_seconds, self._quiet_since - self._busy_since)
 
@@ -186,9 +205,11 @@ class PullLoop:
         undone = await self._find_undone(found, now)
         awake = {each.workflow_id for each in undone}
         due_of = self._woken.due_of
+
         fresh = sorted((due_at, s) for s in found if s.workflow_id not in awake and (due_at := due_of(s)) is not None)
         if fresh:
             self._until = self._reach_from(fresh[0][0], self._woken.first_undone(undone))
+
         self._waiting.extend(s for due_at, s in fresh if not s.is_pack or due_at <= self._until)
         self._has_found = bool(self._waiting)
         goes_on = self._has_found or self._index.is_searching
@@ -205,6 +226,7 @@ class PullLoop:
                     undone.append(pack)
                 else:
                     self._woken.note_done(pack)
+
         return undone
 
     async def _has_task(self, pack: SleepingWorkflow) -> bool:
@@ -220,10 +242,12 @@ class PullLoop:
         now = datetime.now(UTC)
         if sleeping.due_at <= now:
             return
+
         signal: PullForward | dict[str, Any] = PullForward(sleeping.due_at.isoformat())
         if sleeping.is_pack:
             until = self._until.timestamp()
             signal = asdict(PullMany(self._limits.pack_messages, now.timestamp(), until, uuid.uuid4().hex))
+
         handle = self._client.get_workflow_handle(sleeping.workflow_id)
         try:
             await handle.signal(SIGNAL_NAMES[PullForward], signal, rpc_timeout=CALL_TIMEOUT)
@@ -231,6 +255,7 @@ class PullLoop:
             if not is_missing(exc):
                 raise
             return
+
         self._woken.note(sleeping, self._until if sleeping.is_pack else None)
         early = (sleeping.due_at - now).total_seconds()
         self._telemetry.record(EARLINESS, early, self._labels)

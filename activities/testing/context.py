@@ -70,6 +70,7 @@ def make_context(
     )
     around = CallContext(call, no_heartbeat, NO_SPAN)
     shared = Resources() if resources is None else resources
+
     return build_context(around, started, settings or Settings(), give_or_refuse(http), shared)
 
 

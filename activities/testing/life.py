@@ -82,9 +82,11 @@ class Life:
         self._cycles_max = cycles_max
         self._begin = self._now = begin_at.timestamp()
         self._spread = None
+
         if pack := handler.encoding:
             index = pack_index(message.id, pack.packs)
             self._spread = PackSpread.of(handler.kind, index, pack.coalesce.total_seconds())
+
         self._dispatch = Dispatch(
             Registry([("the test", replace(handler, limit=None))]),  # a message alone stays below every limit
             settings,
@@ -98,6 +100,7 @@ class Life:
         self._state = _begin_state(handler, message, self._now)
         if handler.expires_after is not None:
             self._state = self._state._replace(expires_at=self._now + handler.expires_after.total_seconds())
+
         self.decisions: list[Decision] = [*self._state.decisions]
         self.cycles: list[Cycle] = []
 
@@ -229,6 +232,7 @@ async def live(
     for moment, signal in sorted((signals or {}).items(), key=lambda item: item[0]):
         await life.run(moment)
         life.signal(signal)
+
     await life.run(until)
     return life
 
@@ -239,6 +243,7 @@ def _begin_state(handler: Handler, message: Message, now: float) -> MessageState
         if handler.payload is None:
             raise InvalidEnvelope("payload", f"{flaw}; give plain JSON")
         payload = handler.payload.write(payload)
+
     state = MessageState(
         *(message.kind, message.id, message.lane, now, now),
         payload=_copy(payload),

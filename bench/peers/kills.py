@@ -17,7 +17,8 @@ from bench.peers.servers import Server
 from bench.peers.work import Order, read_ledger
 from starter.local.supervised_process import kill_supervised
 
-KILLS, SERVER_KILLS = 5, 3
+KILLS = 5
+SERVER_KILLS = 3
 DELAY = (2.0, 4.0)
 IO_SECONDS = 0.3
 """A call lasts so long that kills meet some."""
@@ -41,8 +42,10 @@ async def measure_kills(servers: Mapping[str, Server], contestants: Sequence[Con
         workers = [_Worker(_to_order(servers, one, folder), one) for one in contestants]
         for worker in workers:
             await fill(worker.order)
+
         for worker in workers:
             worker.start()
+
         try:
             await asyncio.gather(*(_kill_often(worker) for worker in workers))
             workers_killed_at = time.time()
@@ -53,7 +56,9 @@ async def measure_kills(servers: Mapping[str, Server], contestants: Sequence[Con
         finally:
             for worker in workers:
                 await worker.stop()
+
         rows = [_count_losses(worker, workers_killed_at, servers_killed_at) for worker in workers]
+
     note = (
         f"kill -9 of each worker {KILLS} times, then of each server {SERVER_KILLS} times; gone = not called again "
         f"within {QUIET_SECONDS:.0f} s; lives twice = a version is called twice in the last {LAST_SECONDS:.0f} s"
@@ -90,12 +95,14 @@ async def _kill_servers(servers: Sequence[Server]) -> None:
 
 
 def _count_losses(worker: "_Worker", workers_killed_at: float, servers_killed_at: float) -> dict[str, Any]:
-    ledger, count = Path(worker.order.ledger), worker.order.count
+    ledger = Path(worker.order.ledger)
+    count = worker.order.count
     ever = read_ledger(ledger)
     between = read_ledger(ledger, workers_killed_at, workers_killed_at + QUIET_SECONDS)
     last_at = servers_killed_at + QUIET_SECONDS
     after = read_ledger(ledger, servers_killed_at, last_at)
     last = read_ledger(ledger, last_at - LAST_SECONDS, last_at)
+
     return {
         "who": worker.contestant.title,
         "messages": count,

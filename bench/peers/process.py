@@ -21,16 +21,20 @@ async def _serve(order: Order) -> None:
     module = importlib.import_module(find_contestant(order.contestant).module)
     serving = asyncio.create_task(module.serve(order, work.handle))
     print("{}", flush=True)  # whoever waits for this process to be up
+
     if order.fresh_a_second:  # nobody else can send messages to it
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_send(replace(order, fresh_from=time.time())))
             await serving
+
     if not order.seconds:
         await serving
+
     measuring = asyncio.create_task(work.measure(order.warmup, order.seconds))
     await asyncio.wait([serving, measuring], return_when=asyncio.FIRST_COMPLETED)
     if serving.done():
         await serving
+
     measured = await measuring
     serving.cancel()  # what is at work ends first, so that nobody waits for it in the next round
     await asyncio.wait([serving], timeout=STOP_SECONDS)

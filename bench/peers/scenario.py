@@ -38,13 +38,16 @@ WARM = _Rounds(first=0, count=3, warmup=75.0, seconds=20.0, cached=4000)
 
 async def main(arguments: list[str]) -> None:
     """Measure all contestants, or those that are named, also `warm`; with `kills` first, kill them."""
-    named, modes = [argument for argument in arguments if argument not in MODES], set(arguments).intersection(MODES)
+    named = [argument for argument in arguments if argument not in MODES]
+    modes = set(arguments).intersection(MODES)
     takers = CONTESTANTS if "kills" in modes else [*CONTESTANTS, FLOOR]
     if "warm" in modes:
         takers = [one for one in takers if one.is_for_many]
+
     known = [one.name for one in takers]
     choose(named, [*known, *MODES], "contestant")
     contestants = [find_contestant(name) for name in named] if named else takers
+
     async with run_servers() as servers:
         if "kills" in modes:
             await measure_kills(servers, contestants)
@@ -62,12 +65,14 @@ async def _measure_all(servers: Mapping[str, Server], contestants: list[Contesta
     }
     for order in orders.values():
         await fill(order)
+
     for number in range(rounds.first, rounds.count):
         for name, order in alternate(orders, number).items():
             measured = await _measure(order)
             print(f"round {number}: {name} {measured.rate:,.0f} cycles/s", file=sys.stderr)
             if number >= 0:
                 seen[name].append(measured)
+
     first = seen[contestants[0].name]
     rows = [
         {

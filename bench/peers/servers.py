@@ -70,7 +70,8 @@ class RedisServer(SupervisedProcess):
 
 class _Supervised:
     def __init__(self, process: SupervisedProcess, scheme: str = "") -> None:
-        self._process, self._scheme = process, scheme
+        self._process = process
+        self._scheme = scheme
 
     def address(self, contestant: str) -> str:  # noqa: ARG002 — one for all
         return f"{self._scheme}{self._process.address}"
@@ -104,6 +105,7 @@ async def run_servers() -> AsyncGenerator[Mapping[str, Server]]:
     folder = await asyncio.to_thread(_make_folder)
     postgres = Postgres(folder / "postgres", find_free_port(), POSTGRES_SETTINGS)
     broker = BrokerOptions(data=folder / "kafka", port=find_free_port())
+
     try:
         await asyncio.to_thread(postgres.start)
         for contestant in [*CONTESTANTS, TABLE]:

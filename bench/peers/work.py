@@ -125,7 +125,8 @@ class Work:
     """Does what an order says, and counts."""
 
     def __init__(self, order: Order) -> None:
-        self._delay, self._io_seconds = order.delay, order.io_seconds
+        self._delay = order.delay
+        self._io_seconds = order.io_seconds
         self._file = os.open(order.ledger, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if order.ledger else None
         self.calls = 0
 
@@ -140,7 +141,9 @@ class Work:
     async def measure(self, warmup: float, seconds: float) -> Measured:
         """Measure this process for a window."""
         await asyncio.sleep(warmup)
-        calls, cpu, began = self.calls, time.process_time(), time.monotonic()
+        calls = self.calls
+        cpu = time.process_time()
+        began = time.monotonic()
         await asyncio.sleep(seconds)
         return Measured(self.calls - calls, time.monotonic() - began, time.process_time() - cpu)
 

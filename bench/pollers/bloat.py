@@ -45,11 +45,13 @@ async def _take_samples(contestant: Contestant, store: Store, calls: Calls, seco
     """Look at calls and store at even intervals, from the first calls on."""
     while not calls.read_on():  # noqa: ASYNC110 — another process makes them
         await asyncio.sleep(0.1)
+
     await asyncio.sleep(WARMUP_SECONDS)
     began = time.monotonic()
     for number in range(SAMPLES + 1):
         await asyncio.sleep(began + number * seconds / SAMPLES - time.monotonic())
-        at, count = time.monotonic(), calls.read_on()
+        at = time.monotonic()
+        count = calls.read_on()
         sample = Sample(at - began, count, await store.read())
         print(f"{contestant.name}: {sample}", file=sys.stderr)
         yield sample
@@ -57,7 +59,9 @@ async def _take_samples(contestant: Contestant, store: Store, calls: Calls, seco
 
 def _describe(samples: list[Sample]) -> dict[str, Any]:
     first, second, *_, second_last, last = samples
-    used, cycles = last.reading.since(first.reading), max(1, last.calls - first.calls)
+    used = last.reading.since(first.reading)
+    cycles = max(1, last.calls - first.calls)
+
     return {
         "cycles/s first": _rate(first, second),
         "last": _rate(second_last, last),

@@ -17,12 +17,15 @@ class Calls:
         """Take in what was written since the last time; gives the number of calls so far."""
         if not self.path.exists():
             return 0
+
         with self.path.open("rb") as file:
             file.seek(self._read_bytes)
             whole = file.read().rpartition(b"\n")[0]
+
         self._read_bytes += len(whole) + 1 if whole else 0
         for line in whole.decode().splitlines():
             at, message_id, _ = line.split()
             self.first.setdefault(message_id, float(at))
             self.count += 1
+
         return self.count

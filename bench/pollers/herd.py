@@ -22,7 +22,8 @@ IDLE_SECONDS = 8.0
 COUNTED_SECONDS = 2.0
 """PostgreSQL counts a transaction as much as a second late."""
 
-STARTED_IN, STORED_A_SECOND = 5.0, 4000.0
+STARTED_IN = 5.0
+STORED_A_SECOND = 4000.0
 """The messages are sent within so many times what an empty fill took, and so many a second."""
 
 LOOK_SECONDS = 0.1
@@ -54,10 +55,14 @@ async def _running_pollers(order: Order, count: int) -> AsyncGenerator[list[psut
 
 
 async def _watch_idle(store: Store, processes: list[psutil.Process]) -> dict[str, float]:
-    before, cpu, began = await store.read(), sum(map(sum_cpu, processes)), time.monotonic()
+    before = await store.read()
+    cpu = sum(map(sum_cpu, processes))
+    began = time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
     used = (await store.read()).since(before)
-    cpu, seconds = sum(map(sum_cpu, processes)) - cpu, time.monotonic() - began
+    cpu = sum(map(sum_cpu, processes)) - cpu
+    seconds = time.monotonic() - began
+
     return {
         "idle: polls/s": used.transactions / seconds,
         "store's cores": used.cpu_seconds / seconds,
@@ -70,14 +75,17 @@ async def _watch_herd(store: Store, calls: Calls, order: Order, seconds: float) 
     await asyncio.sleep(order.due_at - 0.5 - time.time())
     if calls.read_on():
         raise RuntimeError(f"{order.contestant} called before the moment at which all are due")
+
     before = await store.read()
     while calls.read_on() < order.count and time.time() < order.due_at + seconds:  # noqa: ASYNC110 — others make them
         await asyncio.sleep(LOOK_SECONDS)
+
     done = len(calls.first)
     took = max(calls.first.values(), default=time.time()) - order.due_at
     await asyncio.sleep(COUNTED_SECONDS)
     used = (await store.read()).since(before)
     print(f"{order.contestant}: {done:,} in {took:.1f} s, {used}", file=sys.stderr)
+
     return {
         "due": order.count,
         "done": done,

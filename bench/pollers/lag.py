@@ -62,6 +62,7 @@ def _describe(fresh: Order, calls: Calls, ended: float) -> dict[str, Any]:
     due = {f"fresh-{number:06}": fresh.fresh_due(number) for number in numbers}
     late = [calls.first.get(name, ended) - at for name, at in due.items()]
     cuts = quantiles(late, n=100) if len(late) > 1 else [0.0] * 99
+
     return {
         "done": backlog,
         "in s": seconds,

@@ -12,7 +12,8 @@ from bench.pollers.bloat import measure_bloat
 from bench.pollers.herd import measure_herd
 from bench.pollers.lag import FRESH_A_SECOND, measure_lag
 
-MESSAGES, SECONDS = 100_000, 30.0
+MESSAGES = 100_000
+SECONDS = 30.0
 POLLERS = (1, 4, 16)
 HELD = "table"
 """Who is also measured beside a transaction left open."""
@@ -68,6 +69,7 @@ async def main(arguments: list[str]) -> None:
     """Run all parts, or those that are named, with all contestants of each, or those that are named."""
     options = _read_options(arguments)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+
     for name in [one for one in PARTS if one in options.names] or PARTS:
         part = PARTS[name]
         named = [one for one in part.shares if one in options.names]
@@ -90,6 +92,7 @@ def _read_options(arguments: list[str]) -> argparse.Namespace:
         "--messages", type=int, default=MESSAGES, help="for the fastest ones; others get a share (%(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="each measurement at most (%(default)s)")
+
     options = parser.parse_args(arguments)
     if strange := [name for name in options.names if name not in known]:
         parser.error(f"there is no part or contestant '{strange[0]}'; use any of {', '.join(known)}")

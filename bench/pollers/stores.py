@@ -67,8 +67,10 @@ async def run_store(contestant: Contestant) -> AsyncGenerator[Store]:
         async with fresh_server() as server:
             yield _TemporalStore(server)
         return
+
     folder = Path(tempfile.mkdtemp(prefix="dormice-bench-pollers-"))
     await asyncio.to_thread(folder.chmod, 0o755)  # PostgreSQL's own user must get there
+
     postgres = Postgres(folder / "postgres", find_free_port(), POSTGRES_SETTINGS)
     try:
         await asyncio.to_thread(postgres.start)
@@ -158,6 +160,7 @@ def _read_postgres(postgres: Postgres, databases: list[str], other_cpu: float) -
     """
     rows = [[int(value or 0) for value in postgres.run(columns, name)[0].split("|")] for name in databases]
     table, index, dead, transactions, polled = map(sum, zip(*rows, strict=True))
+
     return Reading(
         cpu_seconds=other_cpu + sum_cpu(psutil.Process(postgres.process_id)),
         table_bytes=table,

@@ -47,6 +47,7 @@ async def main(arguments: list[str]) -> None:
             rows = await _measure_peers(names[1:] or list(PEERS), _change(ROWS[flags.row or PEERS_ROW], flags), site)
         else:
             rows = [await _measure_alone(_change(ROWS[name], flags), site) for name in names or ROWS]
+
     _report(rows, flags)
 
 
@@ -63,6 +64,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--in-flight", type=int, help="how many calls a worker process has at once")
     parser.add_argument("--http", action="store_true", help="handlers make requests, they do not sleep")
     flags = parser.parse_args(arguments)
+
     known = [PEERS_MODE, *PEERS] if flags.names[:1] == [PEERS_MODE] else list(ROWS)
     if strange := [name for name in flags.names if name not in known]:
         parser.error(f"there is no '{strange[0]}'; use any of {', '.join(known)}")
@@ -177,7 +179,8 @@ async def _read_windows(process: asyncio.subprocess.Process) -> AsyncGenerator[W
 
 
 def _describe_window(window: Window) -> str:
-    rate, due = window.calls / window.seconds, window.due / window.seconds
+    rate = window.calls / window.seconds
+    due = window.due / window.seconds
     late = f"late p50 {window.late_p50:.1f}, p99 {window.late_p99:.1f}, max {window.late_max:.1f} s"
     waiting = f"{window.overdue:,} overdue, up to {window.waits:.0f} s; {window.in_flight:,} in flight"
     faults = f"{window.repeated:,} repeated, {window.left_out} left out, {window.early} early, {window.cut_off} cut off"
@@ -188,6 +191,7 @@ async def _count_parked(client: Client, order: Order) -> int:
     """Ask for each special message whether it is parked; a worker still runs."""
     found = 0
     packs = count_packs(order)
+
     for number, name in enumerate(order.message_ids()):
         if not order.is_special(number):
             continue
@@ -196,6 +200,7 @@ async def _count_parked(client: Client, order: Order) -> int:
             workflow = pack_workflow_id(order.contestant, pack_index(name, packs))
         status: Any = await client.get_workflow_handle(workflow).query("status", *([name] if packs else []))
         found += status["state"] == "parked"
+
     return found
 
 
@@ -234,6 +239,7 @@ async def _run_site() -> AsyncGenerator[str]:
     """Run a site on loopback for the length of a `with` block; gives its host and port."""
     port = find_free_port()
     command = [sys.executable, "-m", "bench.slow.site", str(port)]
+
     process = await start_supervised(command, asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None

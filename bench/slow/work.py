@@ -118,7 +118,9 @@ class Work:
     async def measure(self) -> AsyncIterator[Window]:
         """Measure windows after the warm-up, and at the end all of them together."""
         await asyncio.sleep(max(0.0, self._order.due_at - time.time()) + self._order.warmup)
-        total, late = Window(is_total=True), array("f")
+        total = Window(is_total=True)
+        late = array("f")
+
         for _ in range(self._order.windows):
             window = await self._watch(self._order.seconds / self._order.windows)
             yield window
@@ -131,14 +133,18 @@ class Work:
             total.in_flight = max(total.in_flight, window.in_flight)
             total.rss = max(total.rss, window.rss)
             total.files = max(total.files, window.files)
-            total.overdue, total.waits = window.overdue, window.waits
+            total.overdue = window.overdue
+            total.waits = window.waits
+
         self._describe_lateness(total, late)
         yield self._with_counts(total)
 
     async def _watch(self, seconds: float) -> Window:
         window = self._now = Window(in_flight=self._in_flight)
         self._late = array("f")
-        began_at, began, cpu = time.time(), time.monotonic(), _cpu()
+        began_at = time.time()
+        began = time.monotonic()
+        cpu = _cpu()
         await asyncio.sleep(seconds)
         window.seconds = time.monotonic() - began
         window.cpu = _cpu() - cpu
@@ -148,6 +154,7 @@ class Work:
         window.due = sum(self._due_in[second] for second in range(int(began_at), int(began_at + seconds)))
         self._describe_lateness(window, self._late)
         self._find_overdue(window)
+
         return self._with_counts(window)
 
     def _describe_lateness(self, window: Window, late: "array[float]") -> None:
@@ -158,7 +165,8 @@ class Work:
             window.late_max = ordered[-1]
 
     def _find_overdue(self, window: Window) -> None:
-        now, tolerance = time.time(), self._order.tolerance
+        now = time.time()
+        tolerance = self._order.tolerance
         waiting = [
             now - due
             for number, due in enumerate(self._due)
@@ -174,7 +182,8 @@ class Work:
         return window
 
     def _begin(self, number: int, version: int, now: float) -> None:
-        seen, expected = self._seen, self._next[number]
+        seen = self._seen
+        expected = self._next[number]
         if version < expected:
             seen.repeated += 1
             if seen.repeated <= LISTED_MAX:
@@ -198,10 +207,12 @@ class Work:
     async def _do_io(self, number: int) -> None:
         order = self._order
         seconds = order.io_seconds
+
         if number in self._special:
             seconds = order.special_io
         elif order.share and random.random() < order.share:
             seconds = order.long
+
         if order.site:
             async with self._http.get(f"http://{order.site}/{seconds}") as answer:
                 await answer.read()

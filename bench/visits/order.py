@@ -56,7 +56,8 @@ class Order:
 
     def payload(self, number: int) -> dict[str, Any]:
         """Give the payload of a message; that of `http` has one interval for ever."""
-        url, delay = self.find_url(number), self.delay_seconds
+        url = self.find_url(number)
+        delay = self.delay_seconds
         return {"url": url, "interval": delay, "min": delay, "max": delay} if self.kind == "http" else {"url": url}
 
 

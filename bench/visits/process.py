@@ -58,7 +58,9 @@ class Tally:
         """Wait for the warm-up, then watch."""
         await asyncio.sleep(max(0.0, order.due_at - time.time()) + order.warmup)
         self._lates.clear()
-        self._failed, began, cpu = 0, time.monotonic(), time.process_time()
+        self._failed = 0
+        began = time.monotonic()
+        cpu = time.process_time()
         await asyncio.sleep(order.seconds)
 
         lates = sorted(self._lates) or [0.0]
@@ -92,7 +94,8 @@ def make_ten_lines(order: Order) -> Handler:
 async def loop_bare(order: Order) -> Seen:
     """Visit the pages with the client alone."""
     context = order.tls
-    tally, is_over = Seen(), False
+    tally = Seen()
+    is_over = False
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()) as s:
 
         async def visit() -> None:
@@ -104,9 +107,12 @@ async def loop_bare(order: Order) -> Seen:
 
         visiting = [asyncio.create_task(visit()) for _ in range(BARE_AT_ONCE)]
         await asyncio.sleep(2)
-        tally.visits, began, cpu = 0, time.monotonic(), time.process_time()
+        tally.visits = 0
+        began = time.monotonic()
+        cpu = time.process_time()
         await asyncio.sleep(order.seconds)
-        tally.seconds, tally.cpu = time.monotonic() - began, time.process_time() - cpu
+        tally.seconds = time.monotonic() - began
+        tally.cpu = time.process_time() - cpu
         is_over = True
         await asyncio.gather(*visiting)
     tally.rss = psutil.Process().memory_info().rss

@@ -74,7 +74,8 @@ async def _measure(case: Case, site: Site, flags: argparse.Namespace) -> dict[st
 
 
 def _to_row(case: Case, seen: Seen, bare: Seen, spent: float) -> dict[str, Any]:
-    rate, limit = seen.visits / seen.seconds, bare.visits / bare.seconds
+    rate = seen.visits / seen.seconds
+    limit = bare.visits / bare.seconds
     return {
         "what": case.title,
         "due/s": case.rate,
@@ -120,6 +121,7 @@ async def _run(what: str, order: Order, module: str = PROCESS) -> Seen:
             print(line.decode(errors="replace").rstrip(), file=sys.stderr)
     finally:
         await kill_supervised(process)
+
     raise RuntimeError(f"the process that should {what} ended by itself; what it said is above")
 
 

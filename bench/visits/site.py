@@ -54,7 +54,8 @@ async def run_site() -> AsyncGenerator[Site]:
         folder = Path(name)
         _write_page(folder)
         _certify(folder)
-        port, tls_port = find_free_port(), find_free_port()
+        port = find_free_port()
+        tls_port = find_free_port()
         (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, port=port, tls_port=tls_port))
 
         process = await start_supervised([program, "-c", str(folder / "nginx.conf"), "-p", name])

@@ -52,7 +52,8 @@ class PageSpider(scrapy.Spider):
         passed = time.monotonic() - self._begun_at
         if not self._is_watched and passed >= self.order.warmup:
             self._is_watched = True
-            self._begun_at, self._cpu = time.monotonic(), time.process_time()
+            self._begun_at = time.monotonic()
+            self._cpu = time.process_time()
         elif self._is_watched and passed >= self.order.seconds:
             self._print_seen(passed)
 

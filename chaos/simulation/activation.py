@@ -89,6 +89,7 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         last_completion_result=cast("Any", None),
         last_failure=None,
     )
+
     return UnsandboxedWorkflowRunner().create_instance(details)
 
 
@@ -120,10 +121,13 @@ def initialize_job(run: RunDetails, arguments: Sequence[Payload], at: float) -> 
     """Make the job that begins a run."""
     job = WorkflowActivationJob()
     init = job.initialize_workflow
-    init.workflow_type, init.workflow_id, init.attempt = run.workflow_type, run.workflow_id, 1
+    init.workflow_type = run.workflow_type
+    init.workflow_id = run.workflow_id
+    init.attempt = 1
     init.arguments.extend(arguments)
     init.continued_from_execution_run_id = run.continued_from
     init.start_time.CopyFrom(to_timestamp(at))
+
     return job
 
 

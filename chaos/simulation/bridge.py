@@ -72,9 +72,11 @@ class Bridge:
     async def _consume(self) -> None:
         assignment = Assignment()
         epoch = assignment.assign([PARTITION])
+
         offsets = assignment.find(PARTITION)
         if offsets is None:
             return
+
         position = self.committed
         async with asyncio.TaskGroup() as under_way:
             while True:
@@ -101,15 +103,18 @@ class Bridge:
             waiting = [offset for offset in waiting if assignment.is_outstanding(PARTITION, epoch, offset)]
 
     async def _hand_over(self, assignment: Assignment, epoch: int, offset: int) -> None:
-        record, layout = self.topic[offset], self._users.layout
+        record = self.topic[offset]
+        layout = self._users.layout
         chunk: Chunk[str] = Chunk(layout, pack_index(record.message_id, layout.packs))
         chunk.add(record.message_id, self._to_entry(record, offset))
         tracked = self._ledger.of(PACKED, record.message_id)
+
         if record.revision is not None:
             tracked.is_stopped = False
             tracked.revisions_sent = max(tracked.revisions_sent, record.revision)
         else:
             tracked.may_be_over = True
+
         self._ledger.note(f"record {offset} for {record.message_id}: {record.revision}")
         times = 2 if self._faults.strikes("record delivered again") else 1
         for number in range(times):
@@ -121,6 +126,7 @@ class Bridge:
             if receipt.outcome is StartOutcome.FAILED:
                 return
             self._note_receipt(record, offset, receipt.outcome)
+
         assignment.acknowledged(PARTITION, epoch, offset)
 
     def _note_receipt(self, record: Record, offset: int, outcome: StartOutcome) -> None:
@@ -140,7 +146,8 @@ class Bridge:
             assignment.committed({PARTITION: position})
 
     def _to_entry(self, record: Record, offset: int) -> Entry:
-        layout, now = self._users.layout, self._ledger.now
+        layout = self._users.layout
+        now = self._ledger.now
         state = MessageState(PACKED, record.message_id, layout.lane, now, now, sources={SOURCE: offset})
         if record.revision is None:
             return to_entry(state._replace(ended="stopped"), layout.lane)

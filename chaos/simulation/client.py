@@ -41,7 +41,8 @@ class SimulatedClient:
         self, request: SignalWithStartWorkflowExecutionRequest, **_: Any
     ) -> Answer:
         """Signal a workflow, and start it first if it does not exist."""
-        queue, workflow_type = request.task_queue.name, request.workflow_type.name
+        queue = request.task_queue.name
+        workflow_type = request.workflow_type.name
         return await self._call(
             lambda: self._signal_with_start(
                 workflow_type,
@@ -64,7 +65,8 @@ class SimulatedClient:
         **_: Any,
     ) -> None:
         """Signal a workflow, and start it first if it does not exist, with the interface of the SDK's client."""
-        inputs, signal_inputs = _encode([argument]), _encode(start_signal_args)
+        inputs = _encode([argument])
+        signal_inputs = _encode(start_signal_args)
         given = (start_signal, signal_inputs, "")
         await self._call(lambda: self._signal_with_start(workflow_type, id, task_queue, inputs, given))
 
@@ -99,9 +101,11 @@ class SimulatedClient:
             if run.task is None and not run.is_task_scheduled and self._server.pick_worker() is not None:
                 break
             await asyncio.sleep(0.1)
+
         payload = find_view(run).query(name, _encode(arguments))
         if payload is None:
             raise WorkflowQueryFailedError("the query failed")
+
         await asyncio.sleep(self._rng.uniform(0, CALL_SECONDS))
         return DATA_CONVERTER.payload_converter.from_payloads([payload])[0]
 

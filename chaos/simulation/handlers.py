@@ -13,7 +13,8 @@ from chaos.simulation.ledger import Call, Ledger
 from chaos.simulation.worker import WORKER, Worker
 from shared.messages.encoding import Pack
 
-PACKED, SOLO = "packed", "solo"
+PACKED = "packed"
+SOLO = "solo"
 TIMEOUT = timedelta(seconds=25)
 MAX_ATTEMPTS = 3
 IO_SECONDS = (0.1, 0.3)
@@ -70,6 +71,7 @@ class Handlers:
         worker = WORKER.get()
         await worker.wait_while_stalled()
         call = self._ledger.begin_call(message, worker)
+
         rng = random.Random(f"{self._seed}|{message.kind}:{message.id}:{message.version}:{call.number}")
         try:
             return await self._work(worker, message, rng, call)
@@ -96,19 +98,24 @@ class Handlers:
         if strikes("handler fails", rng):
             self._ledger.end_call(call, message, "failed", 0.0)
             raise RuntimeError("simulated")
+
         if strikes("handler raises no exception", rng):
             self._ledger.end_call(call, message, "failed", 0.0)
             raise rng.choice([asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
+
         if strikes("handler rejects", rng):
             self._ledger.end_call(call, message, "reject", 0.0)
             return Reject("simulated")
+
         if strikes("handler retries later", rng):
             delay = rng.uniform(1, 20)
             self._ledger.end_call(call, message, "retry_after", delay)
             raise RetryAfter(timedelta(seconds=delay))
+
         if strikes("handler is done", rng):
             self._ledger.end_call(call, message, "done", 0.0)
             return Done({"rev": message.payload["rev"]})
+
         return self._come_back(message, rng, call)
 
     def _come_back(self, message: Message, rng: random.Random, call: Call) -> Again:

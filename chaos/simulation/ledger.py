@@ -138,10 +138,12 @@ class Ledger:
         self.note(f"call {name} no. {call.number} on {worker.name}{unheard}")
         if call.is_current:
             self._check_call(name, tracked, call)
+
         self._check_repeated(name, tracked, call)
         tracked.calls = [before for before in tracked.calls if before.is_open] + [call]
         tracked.last = call
         tracked.decided_from.setdefault(message.version + 1, self.now)
+
         return call
 
     def cut_off(self, call: Call, message: Message, timeout: float) -> None:
@@ -155,10 +157,12 @@ class Ledger:
         tracked = self.of(message.kind, message.id)
         self.note(f"end  {message.kind}:{message.id} version {call.version}: {outcome} {delay:.3f}")
         if outcome == "again":
-            soonest, following = self.now + delay, call.version + 1
+            soonest = self.now + delay
+            following = call.version + 1
             tracked.soonest[following] = min(soonest, tracked.soonest.get(following, soonest))
         if outcome == "done":
             tracked.may_be_over = True
+
         call.has_ended = True
         call.counts_as_failed = outcome not in ("again", "done")
 
@@ -175,14 +179,18 @@ class Ledger:
     def _check_call(self, name: str, tracked: Tracked, call: Call) -> None:
         if tracked.sent == 0:
             self.violate(f"{name} is called, and nobody has sent it")
+
         for other in tracked.calls:
             if other.is_open and other.is_current:
                 self.violate(f"{name} is called while version {other.version} of it is at work")
+
         if tracked.decided > call.version and not tracked.may_be_over:
             self.violate(f"{name} is called when it is at version {tracked.decided}")
+
         revised = tracked.revisions_sent - tracked.newest_revisions
         if call.version > tracked.newest + 1 + revised and not tracked.may_be_over:
             self.violate(f"{name} is called, and version {tracked.newest + 1} never was")
+
         soonest = tracked.soonest.get(call.version)
         decided_from = tracked.decided_from.get(call.version, self.now)
         if (
@@ -195,14 +203,17 @@ class Ledger:
             early = soonest - self.now
             if early > self._skew:
                 self.violate(f"{name} is called {early:.3f} s early")
+
         if call.version != tracked.newest:
-            tracked.newest, tracked.newest_revisions = call.version, tracked.revision
+            tracked.newest = call.version
+            tracked.newest_revisions = tracked.revision
 
     def _check_repeated(self, name: str, tracked: Tracked, call: Call) -> None:
         """Check that a version is called again only after a failure or a fault."""
         before = tracked.last
         if before is None or before.version != call.version or tracked.may_be_over:
             return
+
         # a worker that was stopped goes on with tasks that another one was given meanwhile
         is_old_task = not call.is_current and call.worker.was_hit_since(self.now - EPOCH - AFTERMATH_SECONDS)
         if before.is_hit or is_old_task:

@@ -35,6 +35,7 @@ def check_end(server: Server, ledger: Ledger, bridge: Bridge) -> None:
             state: MessageState = _view(run)._state
             _check_late(run.workflow_id, state, ledger.now)
             _check_parked(state)
+
     _check_found(server, ledger, found)
     _check_records(ledger, bridge, found)
 
@@ -46,6 +47,7 @@ def _view(run: Run) -> Any:
 def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
     if not run.is_open:
         raise Violation(f"{run.workflow_id} is closed")
+
     if run.task is not None or run.is_task_scheduled:
         begun = max(event.at for event in run.history)
         if now - begun > TASK_SECONDS:
@@ -53,6 +55,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         view = None
     else:
         view = _view(run)._pack
+
     pack = view or _view(run)._pack
     for state in (*pack.alive(), *pack.finished()):
         if state.id in found and not found[state.id].ended and not state.ended:
@@ -61,6 +64,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         if not state.ended:
             _check_late(f"{run.workflow_id}, {state.id}", state, now)
             _check_parked(state)
+
     if view is not None and (len(pack.forwarding) or pack.leaving):
         raise Violation(
             f"{run.workflow_id} still has {len(pack.forwarding)} messages of other packs, "

@@ -31,15 +31,18 @@ class ReplayCheck:
         self._ledger.watch(run, replica)
         if run.is_open and self._rng.random() > REPLAYED_EVENTS / len(run.history):
             return
+
         replayed = Replica(run)
         try:
             replayed.feed(run.history)
         except (NotDeterministic, WorkflowTaskFailure) as exc:
             self._ledger.violate(f"{run.workflow_id} ({run.run_id}) does not replay: {exc}")
             return
+
         has_news = run.history[-1].what not in COMMANDED | {What.TASK_COMPLETED}
         if run.workflow_type == PACK_WORKFLOW and run.is_open and not has_news:
-            before, after = _summarize(replica), _summarize(replayed)
+            before = _summarize(replica)
+            after = _summarize(replayed)
             if before != after:
                 self._ledger.violate(f"{run.workflow_id} ({run.run_id}) replays to {after}, it was {before}")
 

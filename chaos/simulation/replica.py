@@ -64,6 +64,7 @@ class Replica:
         if event.what in COMMANDED:
             self._match(event)
             return
+
         match event.what:
             case What.STARTED:
                 self.clock = event.at

@@ -142,16 +142,20 @@ class Server:
         if task.is_over:
             self.faults.hits["late answer refused"] += 1
             return False
+
         self._end_task(task)
         if run.buffered and any(command.what in CLOSING for command in commands):
             self.faults.hits["end refused for a signal"] += 1
             self._fail(run)
             return False
+
         run.attempt = 1
         run.unheard.clear()
         self._append(run, Event(What.TASK_COMPLETED, self.now))
+
         for command in commands:
             self._obey(run, command)
+
         run.view = replica
         has_news = bool(run.buffered)
         self._flush(run)
@@ -248,7 +252,8 @@ class Server:
             self._fail(task.run)
 
     def _end_task(self, task: WorkflowTask) -> None:
-        task.is_over, task.run.task = True, None
+        task.is_over = True
+        task.run.task = None
 
     def _fail(self, run: Run) -> None:
         run.attempt += 1
@@ -260,6 +265,7 @@ class Server:
     def _obey(self, run: Run, command: Command) -> None:
         event = Event(command.what, self.now, command.seq, command.content)
         self._append(run, event)
+
         match command.what:
             case What.TIMER_STARTED:
                 run.timers[command.seq] = self._loop.call_later(command.content, self._fire, run, command.seq)

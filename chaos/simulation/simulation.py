@@ -60,6 +60,7 @@ def simulate(seed: int) -> Outcome:
     loop = VirtualLoop()
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the log of all faults would hide the result
+
     try:
         with virtual_clocks(loop, seed):
             asyncio.set_event_loop(loop)
@@ -83,18 +84,22 @@ class _World:
         work = [asyncio.create_task(self._live())]
         await asyncio.wait([*work, self.ledger.broken], return_when=asyncio.FIRST_COMPLETED)
         failure = ""
+
         try:
             done = self.ledger.broken if self.ledger.broken.done() else work[0]
             done.result()
         except Violation as exc:
             failure = str(exc)
+
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
+
         await asyncio.wait(others, timeout=5) if others else None
         self.ledger.broken.cancel()
         ledger = self.ledger
         self.faults.hits["called again after a fault"] = ledger.repeated_by_faults
+
         return Outcome(
             self._seed, failure, ledger.count, ledger.calls, self.faults.hits, list(ledger.steps), self._loop.time()
         )
@@ -109,14 +114,17 @@ class _World:
         self.faults = Faults(random.Random(rng.random()))
         self.ledger = Ledger(self.faults.skew)
         self._replays = ReplayCheck(random.Random(rng.random()), self.ledger)
+
         self.server = Server(random.Random(rng.random()), self.faults, self._replays.watch, self.ledger.note_failure)
         if self.faults.has("history long"):
             self.server.suggest_after = rng.choice([15, 40, 100])
+
         self.settings = Settings(patience=timedelta(minutes=4))
         self._cached = rng.choice([1, 2, 4, 100])
         self._drain = rng.choice([2.0, 30.0])
         self.client = SimulatedClient(self.server, self.faults, random.Random(rng.random()))
-        lane, size = rng.choice(["short", "short", "medium"]), rng.choice([4, 20, 200])
+        lane = rng.choice(["short", "short", "medium"])
+        size = rng.choice([4, 20, 200])
         self._pack = Pack(packs=rng.choice([1, 2, 3, 8]), size=size, coalesce=timedelta(seconds=rng.choice([0, 5, 30])))
         self._delays = rng.choice([(1.0, 3.0), (1.0, 10.0), (5.0, 60.0), (5.0, 120.0)])
         self._tolerance = rng.choice([0.0, 5.0, 30.0])
@@ -135,13 +143,16 @@ class _World:
         )
         self.bridge = Bridge(random.Random(rng.random()), self.users, self.faults, self.ledger, self._pad)
         self._processes: list[Worker] = []
+
         for _ in range(2):
             self._start_worker()
 
     def _start_worker(self) -> None:
         self._workers += 1
         settings = self.settings
-        gates, limits, telemetry = Gates("dormice", _read_clock), Limits("dormice"), Telemetry(is_on=False)
+        gates = Gates("dormice", _read_clock)
+        limits = Limits("dormice")
+        telemetry = Telemetry(is_on=False)
         dispatch = Dispatch(self._registry, settings, _HTTP.get_session, gates, limits, telemetry, clock=_read_clock)
         worker = Worker(
             f"worker-{self._workers}",
@@ -171,9 +182,11 @@ class _World:
         steps.append(self.users.steer_solo_for_long(solo, seconds))
         if rng.random() < 0.4:
             steps.append(self.users.repack(self._pack.packs + rng.randint(1, 3), rng.uniform(0, seconds)))
+
         bridged = rng.random() < 0.6
         if bridged:
             steps.append(self.bridge.produce([f"b{n}" for n in range(rng.choice([2, 6]))], seconds))
+
         working = [asyncio.create_task(step) for step in steps]
         consumer = asyncio.create_task(self.bridge.consume())
         trouble = asyncio.create_task(self._trouble())
@@ -181,11 +194,13 @@ class _World:
         trouble.cancel()
         self._heal()
         await asyncio.sleep(QUIET_SECONDS)
+
         for task in (*working, consumer):
             if task.done():
                 task.result()
             elif task is not consumer:
                 raise Violation(f"somebody still waits for an answer: {task.get_coro()}")
+
         check_end(self.server, self.ledger, self.bridge)
 
     async def _trouble(self) -> None:
@@ -201,6 +216,7 @@ class _World:
                     worker.drain()
                 if self.faults.strikes("cache evicted"):
                     worker.evict()
+
             if len([process for process in self._processes if process.is_alive]) < 2 and self._rng.random() < 0.3:
                 self._start_worker()
 

@@ -53,11 +53,14 @@ class StateChecks:
         before = self._seen[name].alive if name in self._seen else frozenset[str]()
         self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
         self._check_sizes(name, pack)
+
         for message_id in sorted(before - alive - frozenset(pack._ended)):
             if pack_index(message_id, pack.packs) == pack.index:
                 self._ledger.violate(f"{name} had {message_id} and has it no more")
+
         for message_id in sorted(alive - before):
             self._check_alone(name, pack, message_id)
+
         for entries in (pack._entries, pack._ended):
             for entry in entries.values():
                 self._check_entry(name, pack, entry)
@@ -99,18 +102,23 @@ class StateChecks:
         tracked = self._ledger.of(pack.kind, message_id)
         if pack_index(message_id, pack.packs) != pack.index:
             return
+
         for source, offset in tracked.offsets.items():
             if sources_of(entry).get(source, -1) < offset:
                 self._ledger.violate(f"{name}: {message_id} was acknowledged up to {source}:{offset}, it has {entry}")
+
         if is_ended(entry):
             return
+
         tracked.decided = entry[VERSION]
         if tracked.is_stopped:
             self._ledger.violate(f"{name}: {message_id} is alive after its stop was acknowledged")
+
         is_paused = len(entry) > PAYLOAD + 2 and "is_paused" in entry[-1]
         if tracked.is_paused is not None and is_paused != tracked.is_paused and not tracked.may_be_over:
             said = "paused" if tracked.is_paused else "resumed"
             self._ledger.violate(f"{name}: {message_id} was {said}, which was acknowledged, and is not")
+
         self._check_revision(pack.kind, message_id, entry[PAYLOAD]["rev"], name)
 
     def _check_revision(self, kind: str, message_id: str, revision: int, where: str) -> None:

@@ -107,7 +107,8 @@ class Users:
         await asyncio.sleep(self._rng.uniform(0, until))
         envelope = self._envelope(SOLO, message_id, self.layout.lane)
         self._note_start(SOLO, message_id, envelope)
-        name, queue = workflow_id(SOLO, message_id), task_queue(self._settings.task_queue_prefix, self.layout.lane)
+        name = workflow_id(SOLO, message_id)
+        queue = task_queue(self._settings.task_queue_prefix, self.layout.lane)
         state = first_state(envelope, self._ledger.now).dump()
         await self._patiently(lambda: self._client.start(MESSAGE_WORKFLOW, name, queue, state))
         self._ledger.of(SOLO, message_id).is_acknowledged = True
@@ -178,6 +179,7 @@ class Users:
     async def _start_chunk(self, admission: PackStarter, index: int, ids: list[str]) -> None:
         chunks: list[Chunk[str]] = [Chunk(self.layout, index)]
         spread = PackSpread.of(PACKED, index, self.layout.coalesce)
+
         for message_id in ids:
             envelope = self._envelope(
                 PACKED, message_id, self._rng.choice([self.layout.lane] * 4 + ["short", "medium"])
@@ -187,8 +189,10 @@ class Users:
                 chunks.append(Chunk(self.layout, index))
             entry = first_entry(envelope, self._ledger.now, self.layout.lane, spread=spread)
             chunks[-1].add(message_id, entry)
+
         self._ledger.note(f"start {', '.join(ids)}")
         self._tokens += 1
+
         session = f"session-{self._tokens}"
         for receipts in await asyncio.gather(*(admission.admit(chunk, session) for chunk in chunks)):
             for receipt in receipts:
@@ -227,6 +231,7 @@ class Users:
         rng = self._rng
         moment = datetime.fromtimestamp(self._ledger.now + rng.uniform(-10, 60), UTC).isoformat()
         revision = 1 + max(self._ledger.of(kind, i).revisions_sent for i in ids for kind in (PACKED, SOLO))
+
         return rng.choice(
             [
                 RunNow(),
@@ -258,20 +263,24 @@ class Users:
         for message_id in ids:
             self._note_sent(PACKED, message_id, signal)
             by_pack.setdefault(pack_index(message_id, self.layout.packs), []).append(message_id)
+
         for index, part in by_pack.items():
             self._tokens += 1
             token = f"token-{self._tokens}"
             targets = [*part, "unknown"] if self._faults.strikes("signal to an unknown id") else part
             name = pack_workflow_id(PACKED, index)
             self._ledger.note(f"send  {SIGNAL_NAMES[type(signal)]} {token} to {name} for {', '.join(targets)}")
+
             wire = write_steering(targets, signal, token)
             try:
                 await self._patiently(functools.partial(self._client.signal, name, SIGNAL_NAMES[type(signal)], [wire]))
                 alive = await self._find_alive(index, token, targets)
             except RPCError:
                 alive = []  # the pack does not exist yet
+
             for message_id in part:
                 self._note_heard(PACKED, message_id, self._ledger.now + (UNHEARD_SECONDS if alive is None else 0.0))
+
             for message_id in alive or ():
                 self._note_done(message_id, signal)
 
@@ -294,6 +303,7 @@ class Users:
                     self._ledger.violate("a receipt says that a message is alive which there never was")
                 return alive
             await asyncio.sleep(backoff_seconds(3))
+
         return None
 
     def _note_done(self, message_id: str, signal: Signal) -> None:
@@ -312,12 +322,15 @@ class Users:
         self._tokens += 1
         now = self._ledger.now
         pull = PullMany(self._rng.randint(1, 5), now, now + 100, f"pull-{self._tokens}")
+
         for (kind, _), tracked in self._ledger.messages.items():
             if kind == PACKED:
                 tracked.asked_until = now + UNHEARD_SECONDS
+
         name = pack_workflow_id(PACKED, self._rng.randrange(self.layout.packs))
         wire = {"count": pull.count, "at": pull.at, "until": pull.until, "token": pull.token}
         self._ledger.note(f"send  pull_forward of {pull.count} to {name}")
+
         with contextlib.suppress(RPCError):  # the pack does not exist yet
             await self._patiently(lambda: self._client.signal(name, "pull_forward", [wire]))
 

@@ -49,6 +49,7 @@ def virtual_clocks(loop: VirtualLoop, seed: int) -> Generator[None]:
     time.time = lambda: EPOCH + loop.time() + SKEW.get()
     time.monotonic = loop.time
     random.seed(seed)
+
     try:
         yield
     finally:

@@ -123,15 +123,20 @@ class Worker:
         self.is_closing = True
         for environment in self._environments:
             environment.worker_shutdown()
+
         over_at = self.loop.time() + self._drain
         await self._batches.finish(self._drain)
+
         while self._running and self.loop.time() < over_at:  # noqa: ASYNC110 — they end by themselves
             await asyncio.sleep(0.1)
+
         self.is_closed = True
         if self._running or self._batches.has_unheard_calls:
             self._hit_at = self.loop.time()
+
         for environment in self._running.values():
             environment.cancel(ActivityCancellationDetails(worker_shutdown=True))
+
         await asyncio.sleep(KILL_SECONDS)
         self.is_alive = False
 
@@ -149,6 +154,7 @@ class Worker:
         while len(self.cache) > self._cached:
             self.faults.hits["dropped from a full cache"] += 1
             del self.cache[next(iter(self.cache))]
+
         return replica
 
     def send(self, act: Callable[[], None]) -> None:
@@ -203,6 +209,7 @@ class Worker:
         self._environments.append(environment)
         if self.is_closing:
             environment.worker_shutdown()
+
         call = self._call(environment, function, arguments, report)
         task = self.loop.create_task(call, context=self._context.copy())
         self._running[task] = environment
@@ -238,8 +245,10 @@ class _TaskAtWork:
         before = self._worker.tasks.get(self._run.run_id)
         if before is not None and not before.is_done:  # the earlier task timed out, so its commands do not count
             before.forget()
+
         self._worker.tasks[self._run.run_id] = self
         self._replica = self._worker.find_replica(self._task)
+
         self._run.view = None
         try:
             self._replica.feed(self._task.history)
@@ -247,6 +256,7 @@ class _TaskAtWork:
             self.forget()
             self._worker.server.fail(self._task, exc)
             return
+
         commands = self._replica.take_commands()
         self._worker.send(lambda: self._report(commands))
 

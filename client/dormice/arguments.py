@@ -61,6 +61,7 @@ def check(
     is_flag = isinstance(value, bool) and wanted is int  # True is an int to Python
     if isinstance(value, wanted) and not is_flag:
         return
+
     shown = f"of type {type(value).__name__}" if is_secret else describe(value)
     raise error(f"{name}: is {shown}; give {advice or _WANTED[wanted]}", field=name)
 
@@ -87,6 +88,7 @@ def read_name(kind: Any, message_id: Any) -> tuple[str, str]:
         if value in (".", ".."):
             flaw = f"is {value!r}, which in a URL is a step in the path"
             raise InvalidEnvelope(f"{name}: {flaw}; give another text, such as {example!r}", field=name)
+
     return kind, text
 
 
@@ -106,7 +108,8 @@ def to_fields(due: str, given: Mapping[str, Any], types: Mapping[str, type]) -> 
         if isinstance(value, datetime):
             fields[name] = to_moment(value, name)
 
-    at, after = fields.pop("at", None), fields.pop("after", None)
+    at = fields.pop("at", None)
+    after = fields.pop("after", None)
     if at is not None and after is not None:
         raise InvalidEnvelope("at: is given beside after; leave one of them out", field="at")
     fields[due] = at if after is None else _add(after)

@@ -24,7 +24,8 @@ from dormice.celery_payload import read_payload, write_published, write_received
 from dormice.client import AnyClient, connect_sync
 from dormice.errors import DormiceError, InvalidEnvelope, MessageNotFound, RetryLater
 
-THRESHOLD, KIND = timedelta(minutes=1), "celery"
+THRESHOLD = timedelta(minutes=1)
+KIND = "celery"
 CALL_SECONDS = 10.0  # for one request; Celery's own retry policy says how often it is repeated
 RETRY_KEYS = ("max_retries", "interval_start", "interval_step", "interval_max", "timeout")
 
@@ -67,6 +68,7 @@ class DormiceTask(Task[..., Any]):
         """
         app: Any = self.app
         task_id = task_id or str(uuid.uuid4())
+
         eta = _find_eta(app, options)
         if eta and not app.conf.task_always_eager:
             due_at = _to_moment(app, eta)
@@ -78,6 +80,7 @@ class DormiceTask(Task[..., Any]):
                 connection = options.pop("connection", None)
                 broker = app.amqp.Producer(connection, auto_declare=False) if connection else producer
                 producer = _HoldingProducer(app, task_id, due_at, broker)
+
         return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
@@ -94,9 +97,11 @@ class DormiceTask(Task[..., Any]):
         return take
 
     def _is_handed_over(self, app: Any, message: Any) -> bool:
-        task_id, eta = message.headers.get("id"), message.headers.get("eta")
+        task_id = message.headers.get("id")
+        eta = message.headers.get("eta")
         if not (task_id and eta):
             return False
+
         try:
             due_at = _to_moment(app, eta)
             if due_at - app.now() <= self._read_threshold():
@@ -105,6 +110,7 @@ class DormiceTask(Task[..., Any]):
         except (DormiceError, ValueError) as exc:  # an eta that can't be read is for Celery to refuse
             logger.warning("task %s waits in this worker, not in dormice: %s", task_id, exc)
             return False
+
         return True
 
     def _read_threshold(self) -> timedelta:
@@ -146,7 +152,10 @@ class _HoldingProducer(Producer):
 
     def __init__(self, app: Any, task_id: str, due_at: datetime, broker: Any) -> None:
         super().__init__(app.connection_for_write(), auto_declare=False)  # connects to nothing
-        self._app, self._task_id, self._due_at, self._broker = app, task_id, due_at, broker
+        self._app = app
+        self._task_id = task_id
+        self._due_at = due_at
+        self._broker = broker
         self._is_taken = False
 
     def publish(  # pyright: ignore[reportIncompatibleMethodOverride] — Celery names all but the body
@@ -163,6 +172,7 @@ class _HoldingProducer(Producer):
                     raise OperationalError(f"task {self._task_id} was not sent: {exc}") from exc
                 # in a worker, Celery would drop the task that is to be retried, or what was to follow it
                 logger.warning("task %s waits in a worker of Celery, not in dormice: %s", self._task_id, exc)
+
         with self._app.producer_or_acquire(self._broker) as broker:
             return broker.publish(body, **options)
 
@@ -181,7 +191,11 @@ def give_back(app: Any) -> int:
     Needs dormice's workers; what is paused or parked stays. Call it again if it was cut off: at worst a task is sent
     twice, under the same id. Raises DormiceError.
     """
-    client, kind, count, cursor = _find_client(app), _find_kind(app), 0, ""
+    client = _find_client(app)
+    kind = _find_kind(app)
+    count = 0
+
+    cursor = ""
     while cursor is not None:
         query = {"kind": kind, "cursor": cursor, "state": "active"}
         page = client.call("GET", "/v1/messages", query)
@@ -192,12 +206,17 @@ def give_back(app: Any) -> int:
                 continue  # the list lags behind: it is on its way to the broker, or has been sent
             if view.payload is None:
                 raise RetryLater(f"{kind}:{listed['id']} can't be read; start dormice's workers, and call this again")
+
             with app.producer_or_acquire() as producer:
                 producer.publish(retry=True, **read_payload(listed["id"], view.payload, app.amqp.queues))
+
             with contextlib.suppress(MessageNotFound):
                 message.stop("given back")
+
             count += 1
+
         cursor = page["cursor"]
+
     return count
 
 

@@ -41,13 +41,18 @@ def write_published(task_id: str, body: Any, options: Mapping[str, Any]) -> dict
     As `publish` does, it adds the header `compression` where something is compressed.
     """
     rest = {name: value for name, value in options.items() if name not in NOT_HELD}
-    headers, exchange, declare = rest.pop("headers"), rest.pop("exchange"), rest.pop("declare") or []
+    headers = rest.pop("headers")
+    exchange = rest.pop("exchange")
+    declare = rest.pop("declare") or []
+
     if isinstance(exchange, Exchange):
         rest["delivery_mode"] = rest.get("delivery_mode") or exchange.delivery_mode
         exchange = exchange.name
+
     content_type, encoding, text = dumps(body, rest.pop("serializer"))
     if method := rest.pop("compression"):
         text, headers["compression"] = compress(text, method)
+
     place = _write_place(exchange, rest.pop("routing_key"), declare)
     if (seconds := rest.pop("expiration", None)) is not None:
         place["expires_at"] = round(time.time() + seconds, 3)
@@ -57,13 +62,16 @@ def write_published(task_id: str, body: Any, options: Mapping[str, Any]) -> dict
 def write_received(task_id: str, message: Any, queues: Mapping[str, Any]) -> dict[str, Any]:
     """Write what a worker has received; kombu has decompressed it. Raises ValueError for an expiry that is no time."""
     headers = {name: value for name, value in message.headers.items() if name != "compression"}
-    exchange, routing_key = message.delivery_info["exchange"] or "", message.delivery_info["routing_key"]
+    exchange = message.delivery_info["exchange"] or ""
+    routing_key = message.delivery_info["routing_key"]
     place = _write_place(exchange, routing_key, [queues[routing_key]] if routing_key in queues else [])
     if expires := headers.get("expires"):
         place["expires_at"] = datetime.fromisoformat(expires).timestamp()
+
     text = message.body
     if isinstance(text, bytes) and message.content_encoding == CONTENT["content_encoding"]:
         text = text.decode()
+
     properties = {name: message.properties[name] for name in RECEIVED if name in message.properties}
     content = (message.content_type, message.content_encoding, text)
     return _write_headers(task_id, headers) | place | _write_rest(task_id, content, properties)
@@ -74,6 +82,7 @@ def read_payload(task_id: str, payload: Mapping[str, Any], queues: Mapping[str, 
     headers = payload["headers"]
     if "task" in payload:
         headers = {**HEADERS, "id": task_id, "root_id": task_id, "task": payload["task"], **headers}
+
     body = payload["body"]
     routing_key = payload.get("routing_key", payload.get("queue", ""))
     return {

@@ -33,8 +33,12 @@ from dormice.arguments import (
 )
 from dormice.errors import PASSING, GiveUp, InvalidEnvelope, Misconfigured, NoResult, RetryLater, read_problem
 
-URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
-DEFAULT_URL, PART_LINES, MINUTE = "http://127.0.0.1:8235", 2_000, timedelta(minutes=1)
+URL_VARIABLE = "DORMICE_API_URL"
+TOKEN_VARIABLE = "DORMICE_API_TOKEN"  # noqa: S105 — the name of a variable
+TOKEN_FILE_VARIABLE = "DORMICE_API_TOKEN_FILE"  # noqa: S105 — as above
+DEFAULT_URL = "http://127.0.0.1:8235"
+PART_LINES = 2_000
+MINUTE = timedelta(minutes=1)
 PORT_MAX = 65_535
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,7 +87,8 @@ class Verb(Generic[P, Made_co]):
     """Makes a method block where its owner's client of httpx blocks: it never waits then, and is run to its end."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Made_co]) -> None:
-        self._method, self.__doc__ = method, method.__doc__
+        self._method = method
+        self.__doc__ = method.__doc__
 
     @overload
     def __get__(self: "Verb[P, Coroutine[Any, Any, T]]", owner: "Caller[Blocking]", _: type) -> Callable[P, T]: ...
@@ -112,13 +117,17 @@ class Caller(Generic[Http]):
         check("method", method, str, GiveUp, "a method of HTTP, such as 'GET'")
         if not re.fullmatch("[A-Za-z]+", method):
             raise GiveUp(f"method: is {describe(method)}; give a method of HTTP, such as 'GET'", field="method")
+
         check("path", path, str, GiveUp, "a path, such as '/v1/gates'")
         if not path.startswith("/"):
             raise GiveUp(f"path: is {describe(path)}; give one that begins with /, such as '/v1/gates'", field="path")
-        pause, give_up_at = 0.1, time.monotonic() + more.pop("seconds", self.seconds)
+
+        pause = 0.1
+        give_up_at = time.monotonic() + more.pop("seconds", self.seconds)
         is_repeated = more.pop("is_repeated", True)
         more["content"] = body if body is None or isinstance(body, bytes) else to_json(body)
         more["params"] = to_query(query)
+
         while True:
             try:
                 answer = self.http.request(method, path, timeout=max(give_up_at - time.monotonic(), 0.1), **more)
@@ -128,9 +137,11 @@ class Caller(Generic[Http]):
             except (httpx.TransportError, RetryLater) as exc:
                 why = f"the HTTP API at {self.http.base_url} does not answer ({str(exc) or type(exc).__name__})"
                 error = exc if isinstance(exc, RetryLater) else RetryLater(f"{why}; try again later")
+
             wait = error.pause_seconds + pause * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
             if not is_repeated or time.monotonic() + wait > give_up_at:
                 raise error
+
             _ = time.sleep(wait) if isinstance(self.http, httpx.Client) else await asyncio.sleep(wait)
             pause = min(2 * pause, 5.0)
 
@@ -196,13 +207,16 @@ class AnyMessage(Caller[Http]):
         if timeout is not None:
             check("timeout", timeout, timedelta, GiveUp)
             give_up_at = time.monotonic() + timeout.total_seconds()
+
         while True:
             left = max(give_up_at - time.monotonic(), 0)
             wait = math.ceil(min(left, 40))  # what the API may wait; then it answers within 6 seconds
             seconds = min(self.seconds, left + 6) + wait
+
             view = MessageView(await self.send("GET", self.path, {"wait": wait}, seconds=seconds))
             if view.state == "done":
                 return view.result
+
             told = f"{self.kind}:{self.id} is {view.why or view.state}"
             if view.state not in ("active", "running", "paused"):
                 raise NoResult(f"{told}, so it has no result")
@@ -316,12 +330,15 @@ def _find_options(url: str, token: str, timeout: timedelta) -> dict[str, Any]:
     url = (url or os.environ.get(URL_VARIABLE, DEFAULT_URL)).rstrip("/")
     path = os.environ.get(TOKEN_FILE_VARIABLE)
     _check_url(url)
+
     try:
         token = token or os.environ.get(TOKEN_VARIABLE) or (Path(path).read_text("utf-8").strip() if path else "")
     except (OSError, UnicodeDecodeError) as exc:
         raise Misconfigured(f"{TOKEN_FILE_VARIABLE}: {path} can't be read ({exc}); correct it") from exc
+
     if not re.fullmatch(r"[!-~]*", token):
         raise Misconfigured("token: has characters that no HTTP header may have; check where it comes from")
+
     told = {"Authorization": f"Bearer {token}"} if token else {}
     return {"base_url": url, "headers": {"User-Agent": "dormice-client", "Content-Type": "application/json"} | told}
 
@@ -350,16 +367,20 @@ def _run(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
 
 
 def _read(answer: httpx.Response) -> Any:
-    media_type, status = answer.headers.get("content-type", "").partition(";")[0], answer.status_code
+    media_type = answer.headers.get("content-type", "").partition(";")[0]
+    status = answer.status_code
     if answer.is_success and media_type == "application/json":
         return answer.json()
+
     if answer.is_success and media_type == "application/x-ndjson":
         documents = [json.loads(line) for line in answer.content.splitlines()]
         if documents and "problem" in documents[-1]:
             raise read_problem(documents[-1]["problem"])
         return documents
+
     if media_type == "application/problem+json" or status in PASSING:
         problem = answer.json() if media_type == "application/problem+json" else {"status": status}
         raise read_problem(problem, answer.headers.get("retry-after", ""))
+
     where = f"{answer.url.copy_with(query=None)} answers with status {status}, but is no dormice API"
     raise Misconfigured(f"{where}; give the address of 'dormice serve'", status=status)

@@ -9,7 +9,9 @@ class DormiceError(Exception):
 
     def __init__(self, text: str, *, field: str = "", status: int = 0, pause_seconds: float = 0.0) -> None:
         super().__init__(text)
-        self.field, self.status, self.pause_seconds = field, status, pause_seconds
+        self.field = field
+        self.status = status
+        self.pause_seconds = pause_seconds
 
 
 class RetryLater(DormiceError, TimeoutError):
@@ -55,8 +57,10 @@ _CLASSES = {each.__name__: each for each in (*GiveUp.__subclasses__(), GiveUp)} 
 
 def read_problem(problem: Mapping[str, Any], retry_after: str = "") -> DormiceError:
     """Give the error that a problem of RFC 9457 stands for: by its type, else by its status."""
-    status, name = problem["status"], problem.get("type", "").removeprefix("urn:dormice:").title().replace("-", "")
+    status = problem["status"]
+    name = problem.get("type", "").removeprefix("urn:dormice:").title().replace("-", "")
     by_status = RetryLater if status in PASSING else Misconfigured if status in (401, 403, 404, 405, 421) else GiveUp
     text = problem.get("detail", f"the answer has status {status}; try again later")
-    pause, field = float(retry_after) if retry_after.isdecimal() else 0.0, problem.get("field") or ""
+    pause = float(retry_after) if retry_after.isdecimal() else 0.0
+    field = problem.get("field") or ""
     return _CLASSES.get(name, by_status)(text, field=field, status=status, pause_seconds=pause)

@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(args: argparse.Namespace) -> Generator[Line]:
     """Give a message for each job, by its id."""
-    kinds, last = dict(args.kind), ""
+    kinds = dict(args.kind)
+    last = ""
     query = text(QUERY.format(args.table))
     with create_engine(args.url).connect() as connection:
         while page := connection.execute(query, {"last": last, "page": PAGE}).all():
@@ -58,18 +59,22 @@ def _read(kinds: dict[str, str], name: str, due: float | None, state: bytes) -> 
 
 
 def _to_line(kinds: dict[str, str], name: str, due: float | None, job: dict[str, Any]) -> Line:
-    trigger, type_ = job["trigger"], type(job["trigger"]).__name__
+    trigger = job["trigger"]
+    type_ = type(job["trigger"]).__name__
     payload: dict[str, Any] = {"args": list(job["args"]), "kwargs": dict(job["kwargs"])}
     more: dict[str, Any] = {}
+
     if type_ == "IntervalTrigger":
         payload["every_seconds"] = trigger.interval.total_seconds()
         more = {"expires_at": trigger.end_date.isoformat()} if trigger.end_date else {}
     elif type_ != "DateTrigger":
         return LeftOut(name, f"its trigger is {trigger}; give its handler a calendar: Again(at=cron(...))")
+
     if job["func"] not in kinds:
         return LeftOut(name, f"its function has no kind; add --kind {job['func']}=KIND")
     if due is None:
         return LeftOut(name, "is paused; resume or remove it")
+
     try:
         return to_line(kinds[job["func"]], name, due, payload, **more)
     except ValueError as exc:
@@ -93,19 +98,26 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
     scheduler: Any = Writer()
     scheduler.add_jobstore(SQLAlchemyJobStore(args.url, tablename=args.table))
     scheduler.start(paused=True)
+
     try:
         for line in lines:
-            payload, due, function = line["payload"], due_of(line), functions.get(line["kind"])
+            payload = line["payload"]
+            due = due_of(line)
+
+            function = functions.get(line["kind"])
             if function is None:
                 yield LeftOut(name_of(line), f"its kind has no function; add --kind MODULE:FUNCTION={line['kind']}")
                 continue
+
             if find_member(payload, "args") is None or find_member(payload, "kwargs") is None:
                 yield LeftOut(name_of(line), "its payload has no args and kwargs")
                 continue
+
             every = payload.get("every_seconds")
             end = {"end_date": line["expires_at"]} if line.get("expires_at") else {}
             # late jobs run, too: without a grace time APScheduler skips what is late by more than a second
             options = {"id": line["id"], "replace_existing": True, "misfire_grace_time": None}
+
             try:
                 trigger = IntervalTrigger(seconds=every, start_date=due, **end) if every else DateTrigger(due)
                 scheduler.add_job(function, trigger, payload["args"], payload["kwargs"], next_run_time=due, **options)

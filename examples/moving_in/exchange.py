@@ -52,35 +52,43 @@ class Program(NamedTuple):
         except KeyboardInterrupt:
             code = 130
         except (WrongInput, OSError, *self.faults) as exc:
-            said, code = str(exc).strip() or repr(exc), 2
+            said = str(exc).strip() or repr(exc)
+            code = 2
             sys.stderr.write(f"{Path(sys.argv[0]).stem}: {said.splitlines()[0]}\n")
+
         sys.stderr.flush()
         os._exit(code)  # a Temporal client that has lived shortly may crash at the interpreter's own exit
 
     def _parse(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(description=self.purpose)
         commands = parser.add_subparsers(dest="command", required=True)
+
         if self.export is not None:
             export = commands.add_parser("export", help="write what waits there as lines for 'dormice load'")
             self.add_arguments(export)
             export.add_argument("--to", required=True, type=Path, metavar="FILE")
             help_text = "only what is due at this moment (RFC 3339) or later"
             export.add_argument("--due-from", type=read_moment, default=ALWAYS, help=help_text)
+
         if self.put_back is not None:
             put_back = commands.add_parser("put-back", help="write what 'pending' has exported back there")
             self.add_arguments(put_back)
             put_back.add_argument("--from", required=True, type=Path, metavar="FILE", dest="source")
             help_text = "gets the lines that have been put back, for 'dormice stop - < FILE'"
             put_back.add_argument("--to", required=True, type=Path, metavar="FILE", help=help_text)
+
         return parser.parse_args()
 
     def _run(self, args: argparse.Namespace) -> int:
         if args.command == "export" and self.export is not None:
-            found, due_from = self.export(args), args.due_from
+            found = self.export(args)
+            due_from = args.due_from
         else:
-            found, due_from = self._put_back(args), ALWAYS
+            found = self._put_back(args)
+            due_from = ALWAYS
         with contextlib.closing(found):
             written, left_out = _write(args.to, found, due_from)
+
         sys.stderr.write(f"{written:,} written, {left_out:,} left out\n")
         return 1 if left_out else 0
 
@@ -97,7 +105,10 @@ class Program(NamedTuple):
 
 
 def _write(path: Path, found: Iterator[Line], due_from: datetime) -> tuple[int, int]:
-    part, written, left_out = path.with_name(f"{path.name}.part"), 0, 0
+    part = path.with_name(f"{path.name}.part")
+    written = 0
+
+    left_out = 0
     try:
         with part.open("wb") as file:
             for line in found:
@@ -109,10 +120,12 @@ def _write(path: Path, found: Iterator[Line], due_from: datetime) -> tuple[int, 
                 elif datetime.fromisoformat(line["scheduled_at"]) >= due_from:
                     written += 1
                     file.write(_encode(line))
+
             if not file.closed:
                 _finish(file, part, path)
     finally:
         part.unlink(missing_ok=True)
+
     return written, left_out
 
 
@@ -145,12 +158,14 @@ def to_line(kind: str, name: object, due: datetime | float | None, payload: Any,
             due = datetime.now(UTC) if due is None else datetime.fromtimestamp(due, UTC)
         except (ValueError, OverflowError, OSError) as exc:
             raise ValueError(f"{due} is no moment") from exc
+
     moment = due.astimezone(UTC).isoformat().replace("+00:00", "Z")
     line = {"kind": kind, "id": str(name), "scheduled_at": moment, "payload": payload, **more}
     try:
         _encode(line)
     except (ValueError, TypeError, RecursionError) as exc:
         raise ValueError(f"what it holds is no JSON ({exc})") from exc
+
     return line
 
 
@@ -175,6 +190,7 @@ def read_json(text: str | bytes) -> Any:
             text = text.decode()
         except UnicodeDecodeError as exc:
             raise ValueError(f"what it holds is no UTF-8 (byte {exc.start + 1})") from exc
+
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -25,7 +25,8 @@ from starter.steering.status.listing import ListedMessage
 
 SHOWN_AT_ONCE = 16
 RESTS = HAS_ENDED | {"parked"}
-WAIT_SECONDS, LOOK_SECONDS = 60.0, 0.5
+WAIT_SECONDS = 60.0
+LOOK_SECONDS = 0.5
 KEPT = ("lane", "priority", "tenant", "correlation_id")
 
 

@@ -28,11 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(args: argparse.Namespace) -> Generator[Line]:
     """Give a message for each job, by its number."""
-    kinds, last = dict(args.kind), 0
+    kinds = dict(args.kind)
+    last = 0
+
     with psycopg.connect(args.url, autocommit=True) as connection:
         while page := connection.execute(QUERY, (last, PAGE)).fetchall():
             for number, task, arguments, priority, due, is_at_work, lock in page:
-                name, last = f"job {number}", number
+                name = f"job {number}"
+                last = number
                 if task not in kinds:
                     yield LeftOut(name, f"its task {task} has no kind; add --kind {task}=KIND")
                 elif is_at_work:

@@ -54,22 +54,28 @@ def export(args: argparse.Namespace) -> Generator[Line]:
         raise WrongInput("--take: is for the last export, of all there is; leave --due-from out")
     if args.take and args.to.exists():
         raise WrongInput(f"{args.to}: is there already, and may be the only copy of what it holds; give another name")
+
     connection: Any = pika.BlockingConnection(pika.URLParameters(args.url))
     try:
-        channel, taken = connection.channel(), list[int]()
+        channel = connection.channel()
+        taken = list[int]()
+
         for queue, ttl in args.queue:
             for number in range(channel.queue_declare(queue, passive=True).method.message_count):
                 method, properties, body = channel.basic_get(queue)
                 if method is None:  # due meanwhile: it is in another queue
                     break
+
                 name = f"message {number + 1} of {queue}"
                 try:
                     line = _to_line(args, name, ttl, properties, body)
                 except (ValueError, OverflowError, TypeError) as exc:
                     line = LeftOut(name, str(exc))
+
                 if line is not None:
                     taken += [method.delivery_tag] if isinstance(line, dict) else []
                     yield line
+
         if args.take:
             yield Complete()
             for tag in taken:
@@ -96,6 +102,7 @@ def _to_line(args: argparse.Namespace, name: str, ttl: float | None, properties:
         return to_line(args.kind, message_id, properties.timestamp + min(lives), payload)
     if args.due_from == ALWAYS:  # late rather than early, and not while the old system runs
         return to_line(args.kind, message_id, time.time() + min(lives), payload)
+
     return None
 
 
@@ -103,10 +110,12 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
     """Publish all in one transaction to one empty queue, the earliest first: RabbitMQ looks at the first one alone."""
     connection: Any = pika.BlockingConnection(pika.URLParameters(args.url))
     (queue, _), *_ = args.queue
+
     try:
         channel = connection.channel()
         if channel.queue_declare(queue, passive=True).method.message_count:
             raise WrongInput(f"{queue}: holds messages already; give an empty queue, so that nothing comes twice")
+
         channel.tx_select()
         for line in sorted(lines, key=due_of):
             left_ms = max(0, round((due_of(line).timestamp() - time.time()) * 1000))
@@ -116,6 +125,7 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
             persistent: Any = {"delivery_mode": 2, "message_id": line["id"], "timestamp": int(time.time())}
             properties = pika.BasicProperties(expiration=str(left_ms), **persistent)
             channel.basic_publish("", queue, json.dumps(line["payload"]), properties)
+
         channel.tx_commit()
     finally:
         connection.close()

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("queue")
     parser.add_argument("--kind", required=True)
     parser.add_argument("--once", action="store_true", help="end when the queue is empty")
+
     args = parser.parse_args()
     try:
         with asyncio.Runner() as runner:
@@ -41,6 +42,7 @@ def main() -> int:
     except (AMQPError, DormiceError, ValueError) as exc:
         sys.stderr.write(f"rabbitmq_forward: {str(exc) or repr(exc)}\n")
         return 2
+
     return 0
 
 
@@ -51,6 +53,7 @@ def forward(args: argparse.Namespace, runner: asyncio.Runner, control: Control) 
         channel = connection.channel()
         channel.basic_qos(prefetch_count=UNACKNOWLEDGED_MAX)
         channel.queue_declare(f"{args.queue}.rejected", durable=True)
+
         for method, properties, body in channel.consume(args.queue, inactivity_timeout=IDLE_SECONDS):
             if method is None and args.once:
                 return
@@ -76,6 +79,7 @@ async def start(control: Control, kind: str, properties: Any, body: bytes) -> st
         return ""
     except (GiveUp, ValueError, OverflowError, TypeError) as exc:
         return str(exc)
+
     return ""
 
 

@@ -47,6 +47,7 @@ def _to_line(args: argparse.Namespace, member: bytes, score: float, text: bytes 
         datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return LeftOut(name, f"its score {score} is no moment; is it in milliseconds?")
+
     try:
         payload = None if text is None else read_json(text)
         return to_line(args.kind, member.decode(), seconds, payload)
@@ -66,6 +67,7 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
             pipeline.hset(args.payloads, mapping={line["id"]: json.dumps(line["payload"]) for line in page})
         pipeline.zadd(args.key, {line["id"]: due_of(line).timestamp() * factor for line in page})
         pipeline.execute()
+
     yield from ()
 
 

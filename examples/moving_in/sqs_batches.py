@@ -25,7 +25,8 @@ from examples.moving_in.exchange import (
     to_line,
 )
 
-DELAY_MAX_SECONDS, BATCH_MAX = 900, 10
+DELAY_MAX_SECONDS = 900
+BATCH_MAX = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +101,11 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
     part.mkdir()
     if folder.exists():
         raise WrongInput(f"{folder}: is there already; name a new folder")
+
     late = list[LeftOut]()
     for number, page in enumerate(pages(_to_entries(lines, late), BATCH_MAX), start=1):
         (part / f"batch-{number:06}.json").write_text(json.dumps(page), "utf-8")
+
     part.rename(folder)
     yield from late
 
@@ -111,13 +114,16 @@ def _to_entries(lines: Iterator[dict[str, Any]], late: list[LeftOut]) -> Iterato
     for number, line in enumerate(lines):
         delay = max(0, round(due_of(line).timestamp() - time.time()))
         payload = line["payload"]
+
         if delay > DELAY_MAX_SECONDS:
             late.append(LeftOut(name_of(line), "is due in more than 15 minutes, for which SQS keeps nothing"))
             continue
+
         given = _read_texts(find_member(payload, "attributes") or {})
         if given is None:
             late.append(LeftOut(name_of(line), "its payload's attributes are no object of texts"))
             continue
+
         attributes = {key: {"DataType": "String", "StringValue": value} for key, value in given.items()}
         body = find_member(payload, "body")
         body = body if isinstance(body, str) else json.dumps(body)

@@ -13,7 +13,9 @@ from shared.settings import Settings
 
 CHECK_SECONDS = 10.0  # time that one broker gets for each answer during a check
 
-NOT_IN_TIME, OTHER_NAME = (9, 10), (62, 64)  # numbers of OpenSSL's x509_vfy.h
+# numbers of OpenSSL's x509_vfy.h
+NOT_IN_TIME = (9, 10)
+OTHER_NAME = (62, 64)
 
 ACCESS_ERRORS = {
     "TopicAuthorizationFailedError": "topic",
@@ -49,6 +51,7 @@ async def check_broker(settings: Settings) -> None:
         except _failures() as exc:
             refusals.append(refusal := translate_kafka_error(exc, settings))
             refusal.__cause__ = exc if exc is not refusal else None
+
     raise next((refusal for refusal in refusals if isinstance(refusal, Misconfigured)), refusals[0])
 
 
@@ -57,6 +60,7 @@ def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater 
     chain = [exc]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
+
     for link in chain:
         if isinstance(link, RetryLater | Misconfigured):
             return link
@@ -67,17 +71,20 @@ def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater 
         for explain in (_explain_login, _explain_tls, _explain_refusal):
             if sentence := explain(link, settings):
                 return Misconfigured(sentence)
+
     if any(isinstance(link, HUNG_UP + TLS_HUNG_UP) for link in chain):
         return RetryLater(
             f"{_broker(settings)} closes the connection; try again, and if it goes on doing so check "
             f"that its listener speaks {settings.kafka_security_protocol}, as kafka_security_protocol says"
         )
+
     return _explain_rest(exc, settings)
 
 
 async def _request_metadata(host: str, port: int, options: dict[str, Any], settings: Settings) -> None:
     conn: Any = importlib.import_module("aiokafka.conn")
     request: Any = importlib.import_module("aiokafka.protocol.metadata").MetadataRequest
+
     connection = await conn.create_conn(host, port, request_timeout_ms=int(CHECK_SECONDS * 1000), **options)
     try:
         # before a login a listener answers this request alone: which API versions it speaks
@@ -86,6 +93,7 @@ async def _request_metadata(host: str, port: int, options: dict[str, Any], setti
         if closed := connection.close():
             with contextlib.suppress(OSError):
                 await closed
+
     if answer.brokers:
         return
     if settings.kafka_sasl_mechanism == "OAUTHBEARER":  # the answer to a bad token, which aiokafka takes for a login
@@ -109,25 +117,30 @@ def _explain_login(exc: BaseException, settings: Settings) -> str | None:
         remedies = {"OAUTHBEARER": "renew the token in kafka_token_file", "GSSAPI": "get a ticket with kinit"}
         remedy = remedies.get(mechanism, f"correct kafka_username or {password}")
         return f"{_broker(settings)} refuses {_who(settings)} ({_said(exc)}); {remedy}"
+
     if _is(exc, "UnsupportedSaslMechanismError"):
         return f"{_broker(settings)} does not take {mechanism}; set kafka_sasl_mechanism to one of its listener"
+
     if _is(exc, "IllegalSaslStateError"):
         return (
             f"{_broker(settings)} takes no login on this port; "
             "set kafka_security_protocol to PLAINTEXT or SSL, or kafka_servers to a port that does"
         )
+
     if type(exc).__module__.partition(".")[0] == "gssapi":
         principal = f"{settings.kafka_kerberos_service_name} at {settings.kafka_servers}"
         return (
             f"Kerberos gives no ticket for {principal} ({_said(exc)}); "
             "run kinit, or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
         )
+
     return None
 
 
 def _explain_tls(exc: BaseException, settings: Settings) -> str | None:
     if not isinstance(exc, ssl.SSLError) or isinstance(exc, TLS_HUNG_UP):
         return None
+
     broker = _broker(settings)
     if isinstance(exc, ssl.SSLCertVerificationError):
         flaw = exc.verify_message
@@ -136,19 +149,23 @@ def _explain_tls(exc: BaseException, settings: Settings) -> str | None:
         if exc.verify_code in NOT_IN_TIME:
             return f"{broker} shows a certificate out of its time ({flaw}); have it renewed, or set the clock"
         return f"{broker} shows a certificate of an unknown CA ({flaw}); set kafka_ca_file to its CA"
+
     reason = exc.reason or str(exc)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return f"{broker} does not speak TLS on this port; correct kafka_security_protocol or kafka_servers"
+
     # a listener that wants our certificate reports this differently in each version of TLS
     if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         if settings.kafka_certificate_file:
             return f"{broker} refuses our certificate ({reason}); correct kafka_certificate_file"
         return f"{broker} asks for a certificate of ours ({reason}); set kafka_certificate_file"
+
     return f"{broker} and we do not agree on TLS ({reason}); have its listener's TLS settings checked"
 
 
 def _explain_name(exc: socket.gaierror, settings: Settings) -> RetryLater | Misconfigured:
-    servers, said = settings.kafka_servers, exc.strerror
+    servers = settings.kafka_servers
+    said = exc.strerror
     if exc.errno == socket.EAI_AGAIN:
         return RetryLater(f"the name server does not say where {servers} is ({said}); try again, or set kafka_servers")
     return Misconfigured(f"kafka_servers: {servers} has an unknown host ({said}); correct it")
@@ -167,18 +184,22 @@ def _explain_refusal(exc: BaseException, settings: Settings) -> str | None:
 
 
 def _explain_rest(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
-    servers, said = settings.kafka_servers, _said(exc)
+    servers = settings.kafka_servers
+    said = _said(exc)
     if _is(exc, "BrokerResponseError") and not getattr(exc, "retriable", False) and not _is(exc, "UnknownError"):
         return Misconfigured(f"{_broker(settings)} refuses a request ({said}); correct what was asked")
     if _is(exc, "BrokerResponseError"):
         return RetryLater(f"{_broker(settings)} can't do it now ({said}); try again in a while")
+
     if _is(exc, "NodeNotReadyError"):
         return RetryLater(
             f"a Kafka broker behind {servers} can't be reached ({said}); "
             "try again, and if it stays so check the addresses that the brokers advertise"
         )
+
     if isinstance(exc, TimeoutError) and not str(exc):
         said = f"nothing came within {CHECK_SECONDS:g} s"
+
     return RetryLater(
         f"no Kafka broker answers at {servers} ({said}); "
         "start one, for a trial with 'dormice dev --kafka', or set kafka_servers"

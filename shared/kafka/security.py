@@ -72,7 +72,9 @@ def _mechanism(settings: Settings) -> str | None:
 
 def _refuse_unused(settings: Settings) -> None:
     """Refuse settings without effect: with an unused login the client is not who its owner thinks."""
-    protocol, mechanism = settings.kafka_security_protocol, _mechanism(settings)
+    protocol = settings.kafka_security_protocol
+    mechanism = _mechanism(settings)
+
     given = {f.name for f in fields(Settings) if getattr(settings, f.name) != f.default}
     for name in filter(given.__contains__, (*TLS_SETTINGS, "kafka_sasl_mechanism", *LOGIN_SETTINGS)):
         users = LOGIN_SETTINGS.get(name, ())
@@ -95,40 +97,49 @@ def _login_options(settings: Settings, mechanism: str) -> dict[str, Any]:
             "sasl_kerberos_service_name": settings.kafka_kerberos_service_name,
             "sasl_kerberos_domain_name": settings.kafka_kerberos_domain_name or None,
         }
+
     if mechanism == "OAUTHBEARER":
         return {"sasl_oauth_token_provider": _token_provider(settings)}
     if not settings.kafka_username:
         raise InvalidSetting(f"kafka_username: is missing, {mechanism} needs it; set it and a password")
+
     if not (password := find_secret(settings, "kafka_password")):
         raise InvalidSetting(
             f"kafka_password: is missing, {mechanism} needs it; set DORMICE_KAFKA_PASSWORD or kafka_password_file"
         )
+
     return {"sasl_plain_username": settings.kafka_username, "sasl_plain_password": password}
 
 
 def _token_provider(settings: Settings) -> TokenFile:
     if not settings.kafka_token_file:
         raise InvalidSetting("kafka_token_file: is missing, OAUTHBEARER needs it; set the file that has the token")
+
     path = Path(settings.kafka_token_file)
     read_secret("kafka_token_file", path)
     extensions: dict[str, str] = {}
+
     for given in settings.kafka_token_extensions:
         name, equals, value = given.partition("=")
         if not name or not equals:
             raise InvalidSetting(f"kafka_token_extensions: {given!r} is no extension; write NAME=VALUE")
         extensions[name] = value
+
     # aiokafka accepts only its own providers, and it is an extra, so this module does not import it
     importlib.import_module("aiokafka.abc").AbstractTokenProvider.register(TokenFile)
     return TokenFile(path, extensions)
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext:
-    trusted, certificate = settings.kafka_ca_file, settings.kafka_certificate_file
+    trusted = settings.kafka_ca_file
+    certificate = settings.kafka_certificate_file
+
     for name in ("kafka_key_file", "kafka_key_password_file"):
         if getattr(settings, name) and not certificate:
             raise InvalidSetting(
                 f"{name}: is set without a certificate; set kafka_certificate_file, or leave {name} out"
             )
+
     context = _trusting_context(trusted)
     if certificate:
         _load_certificate(context, settings)
@@ -148,7 +159,8 @@ def _trusting_context(trusted: str) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
-    certificate, key = settings.kafka_certificate_file, settings.kafka_key_file
+    certificate = settings.kafka_certificate_file
+    key = settings.kafka_key_file
     for name, file in (("kafka_certificate_file", certificate), ("kafka_key_file", key)):
         if file:
             _check_readable(name, file)
@@ -178,10 +190,12 @@ def _explain_pair(exc: ssl.SSLError, certificate: str, key: str, *, is_encrypted
             f"kafka_key_file: the key in {key or certificate} is not that of the certificate in {certificate}; "
             "give its own"
         )
+
     if is_encrypted:
         return f"kafka_key_password_file: the key in {key or certificate} does not open with this password; correct it"
     if key:
         return f"kafka_key_file: {certificate} and {key} are no certificate with its key; give files in PEM format"
+
     return (
         f"kafka_certificate_file: {certificate} is no certificate with its key, in PEM format; set kafka_key_file too"
     )

@@ -59,14 +59,17 @@ class TopicProducer(SafeProducer):
         digest = hashlib.blake2b(repr((topic, partition, record)).encode(), digest_size=16).digest()
         if (written := self._written.get((digest, cycle))) is not None:
             return written
+
         writing = self._writes.get(digest)
         if writing is None:
             self._make_room(topic)
             writing = self._writes[digest] = asyncio.create_task(self._write(topic, partition, record))
             writing.add_done_callback(lambda task: self._forget_failure(digest, task))
+
         await asyncio.wait([writing], timeout=self._patience)
         if not writing.done():
             raise BrokerError(topic, TimeoutError())
+
         self._writes.pop(digest, None)
         written = self._written[digest, cycle] = writing.result()
         if len(self._written) > WRITTEN_MAX:
@@ -97,7 +100,9 @@ class TopicProducer(SafeProducer):
         errors = self._errors
         too_large = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
         unwritten = (errors.OutOfOrderSequenceNumber, errors.ProducerClosed)
-        is_alone, tries = record.key is None and record.value is None, TRIES
+        is_alone = record.key is None and record.value is None
+        tries = TRIES
+
         async with translate_errors(topic):
             while True:
                 producer = await self._get_producer()
@@ -131,6 +136,7 @@ class TopicProducer(SafeProducer):
             if await producer.client.force_metadata_update():
                 raise
             raise self._errors.KafkaConnectionError("no broker answers") from exc  # so it may exist
+
         if wanted is None:
             return self._partitioner(key, partitions, partitions)
         if wanted not in partitions:

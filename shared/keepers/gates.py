@@ -11,7 +11,9 @@ from shared.messages.timespan import HORIZON, format_exact, format_seconds, pars
 
 GATES_WORKFLOW = "gates"  # workflow type that keeps the list of closed gates
 GATES_MEMO = "gates"  # the memo field that holds the list; a memo can be read while no worker runs
-CLOSE, OPEN = "close", "open"  # signals of that workflow
+# signals of that workflow
+CLOSE = "close"
+OPEN = "open"
 GATES_MAX = 500  # most gates closed at once: every worker that uses gates reads all of them each second
 GATE_MAX_BYTES = 300
 SHORTEST = timedelta(seconds=1)  # that a person may close a gate for
@@ -43,6 +45,7 @@ class GateClosure(NamedTuple):
         now = now or datetime.now(UTC)
         if opens_at is None:
             return cls.lasting(HORIZON, reason, now.timestamp())
+
         flaw = ""
         if opens_at < now:
             flaw = "has passed"
@@ -50,6 +53,7 @@ class GateClosure(NamedTuple):
             flaw = "is less than a second away"
         elif opens_at - now > HORIZON:
             flaw = "is more than ten years away"
+
         if flaw:
             raise ValueError(f"{flaw}; correct it, or leave it out to close the gate until it is opened")
         return cls.lasting(opens_at - now, reason, now.timestamp())
@@ -66,7 +70,8 @@ class GateClosure(NamedTuple):
 
     def to_document(self, gate: str) -> dict[str, Any]:
         """Give it, and the gate that it closes, as an object for JSON."""
-        opens_at, closed_at = None if self.lasts_for_good else format_exact(self.opens_at), format_exact(self.closed_at)
+        opens_at = None if self.lasts_for_good else format_exact(self.opens_at)
+        closed_at = format_exact(self.closed_at)
         return {"gate": gate, "closed_at": closed_at, "opens_at": opens_at, "reason": self.reason}
 
 

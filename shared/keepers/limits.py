@@ -26,9 +26,11 @@ LOOK_MAX_SECONDS = 3600.0  # a message further back in line asks again after thi
 LOOK_SHARE = 0.75  # or after this share of the time until its turn
 LOOK_MIN_SECONDS = 1.0
 
-GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
+GRACE_SHARE = 0.05
+GRACE_LEAST = 3.0
 """How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
-CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
+CREDIT_SHARE = 0.01
+CREDIT_LEAST = 0.5
 """How long unused slots stay usable, so that slots are not lost between two requests."""
 LEASE_MARGIN_SECONDS = 15.0  # by how much a lease outlasts the longest call: it may be passed on, and told late
 HOLD_FIRST = 0.1  # seconds that a call is thought to take before one has ended
@@ -125,7 +127,8 @@ class LeaseLine:
     def let_in(self, free: int, held: int, fresh: int) -> int:
         """Give how many of those who ask may begin; first those who held a place in line, then the fresh ones."""
         taken = min(free, held + fresh)
-        joining, leaving = max(fresh - max(taken - held, 0), 0), min(taken, held)
+        joining = max(fresh - max(taken - held, 0), 0)
+        leaving = min(taken, held)
         self.waiting = max(self.waiting + joining - leaving, held + fresh - taken)
         return taken
 
@@ -312,6 +315,7 @@ def check_requests(wire: Any) -> None:
         is_right = is_right and all(isinstance(key, str) and len(key) <= KEY_MAX_BYTES for key in keys)
     except (TypeError, KeyError, ValueError, IndexError, AttributeError) as exc:
         raise ValueError(f"the request can't be read ({exc}); let worker processes ask") from exc
+
     if not is_right:
         raise ValueError("the request holds something else than keys and numbers; let worker processes ask")
 

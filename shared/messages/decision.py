@@ -49,6 +49,7 @@ def decide(
         return state
     if isinstance(event, signals.UnreadableSignal):
         return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
+
     if isinstance(event, Outcome):
         if state.turn:
             state = _spend_turn(state, event)
@@ -66,6 +67,7 @@ def decide(
         if request:
             sources = merge_sources(after.sources, {request: signals.find_fingerprint(event)})
             after = after._replace(sources=sources)
+
     return _bound_by_expiry(after, now) if after.expires_at else after
 
 
@@ -119,11 +121,13 @@ def _apply_outcome(state: MessageState, outcome: Outcome, now: float, spread: Sp
         return _wait_at_gate(state, outcome, now, spread)
     if outcome.traced:
         state = state._replace(traced=outcome.traced)
+
     reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
         # no handler has seen the new payload yet, because it came during this cycle
         revised = _due_now(_next_version(state), now)
         return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
+
     state = _skip_version(state) if state.is_revised else state._replace(is_tried=True)
     match outcome.verdict:
         case "done":
@@ -153,14 +157,17 @@ def plan_return(outcome: Outcome, now: float, spread: Spread, expires_at: float 
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
     if now + delay < expires_at:
         tolerance = min(tolerance, expires_at - now - delay)
+
     # `now + (at - now)` is seldom `at`: what was asked for exactly is kept exactly
     soonest = now + delay if outcome.at is None or delay != requested else outcome.at
     due_at = soonest + spread(tolerance)
     earliest_at = now + delay * EARLIEST_SHARE
+
     if outcome.earliest_at is not None:
         earliest_at = outcome.earliest_at
     elif outcome.earliest is not None:
         earliest_at = now + outcome.earliest
+
     earliest = ceil_ms(min(max(earliest_at, now), due_at))
     latest = floor_ms(soonest + tolerance) if tolerance else 0
     return ceil_ms(due_at), earliest, latest, _join(clip_reason(outcome.reason), note)
@@ -169,8 +176,10 @@ def plan_return(outcome: Outcome, now: float, spread: Spread, expires_at: float 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
     due, earliest, latest, reason = plan_return(outcome, now, spread, state.expires_at)
-    keeps_payload, version = state.is_revised or not outcome.is_payload_changed, state.version + 1
+    keeps_payload = state.is_revised or not outcome.is_payload_changed
+    version = state.version + 1
     decision = Decision(round(now, 3), version, "again", due / 1000, reason)
+
     return state._replace(  # one copy for all changes, because nearly every cycle ends here
         version=version,
         attempt=0,
@@ -206,7 +215,8 @@ def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spr
 
 def plan_wait(outcome: Outcome, now: float, spread: Spread) -> tuple[float, float]:
     """Give when one at a closed gate, or in line, looks again: due and latest moment, in seconds since the epoch."""
-    soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
+    soonest = now + _clamp(outcome.after or 0.0)[0]
+    tolerance = outcome.tolerance or 0.0
     if outcome.turn:  # a slot is a moment, which a batch may have reached before its last message has ended
         soonest = max(now, outcome.at or soonest)
     return _ceil(soonest + spread(tolerance)), _floor(soonest + tolerance)
@@ -218,6 +228,7 @@ def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> Message
     reason = clip_reason(f"attempt {attempt}{f' of {most}' if most else ''}: {outcome.reason}")
     if most and attempt >= most:
         return _park(state._replace(attempt=attempt), reason, now)
+
     ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
     # "equal jitter": half of the backoff is fixed, half varies, here by a hash so that a replay agrees
     delay = ceiling / 2 + ceiling / 2 * unit_hash(f"{state.workflow_id}:{state.version}:{attempt}")
@@ -241,7 +252,8 @@ def _skip_version(state: MessageState) -> MessageState:
 
 
 def _end_cycle(state: MessageState, now: float) -> MessageState:
-    asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
+    asked_due_at = state.asked_due_at
+    asked_stop = state.asked_stop
     if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
         state = state._replace(is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)
     if state.ended:
@@ -250,6 +262,7 @@ def _end_cycle(state: MessageState, now: float) -> MessageState:
         return _stop(state, asked_stop, now)
     if asked_due_at is not None:
         return _request_due(state, (asked_due_at, ""), now, "asked", "asked for while it ran")
+
     return state
 
 
@@ -298,6 +311,7 @@ def _bound(moment: str, now: float) -> tuple[float, str]:
         return _floor(now), "in the past: due now"
     if due_at > now + MAX_DELAY:
         return _ceil(now + MAX_DELAY), "cut to ten years"
+
     return _ceil(due_at), ""
 
 
@@ -321,6 +335,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float) -> MessageS
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
+
     _check_conditions(state, signal)
     bounded = None if signal.due_at is None else _bound(signal.due_at, now)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
@@ -337,13 +352,15 @@ def _revise(state: MessageState, signal: signals.Revise, now: float) -> MessageS
         # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
         asked_stop=None if signal.source else state.asked_stop,
     )
+
     return _request_due(changed, bounded, now, "revise", clip_reason(signal.reason))
 
 
 def _request_stop(state: MessageState, signal: signals.Stop, now: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
-    state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)
+    state = state._replace(sources=_note_source(state, signal))
+    reason = clip_reason(signal.reason)
     return state._replace(asked_stop=reason) if state.is_running else _stop(state, reason, now)
 
 

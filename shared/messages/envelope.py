@@ -65,6 +65,7 @@ def _text(value: Any, max_bytes: int) -> str:
         raise ValueError(f"is {size} bytes of UTF-8, the limit is {max_bytes}; shorten it")
     if found := _CONTROL.search(value):
         raise ValueError(f"has the control character {found.group()!r} at position {found.start() + 1}; remove it")
+
     return value
 
 
@@ -109,6 +110,7 @@ def _moment(value: Any) -> datetime | None:
     moment = read_moment(value)
     if moment > _HORIZON and moment > datetime.now(UTC) + HORIZON:
         raise ValueError(f"is {moment.isoformat()}, more than ten years ahead; correct the date")
+
     return moment
 
 
@@ -172,6 +174,7 @@ class Envelope(BaseModel):
         others = (self.lane, self.tolerance_seconds, self.priority, self.tenant, self.correlation_id)
         text = json.dumps([self.payload, *moments, *others], sort_keys=True, default=str)
         digest = hashlib.blake2b(text.encode(), digest_size=FINGERPRINT_BYTES).digest()
+
         return int.from_bytes(digest) or 1
 
 
@@ -191,15 +194,19 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
         except ValueError as exc:
             flaw = "NotUtf8" if isinstance(exc.__cause__, UnicodeDecodeError) else "NotJson"
             raise InvalidEnvelope("envelope", f"{exc}; send one JSON object", flaw) from exc
+
     if not isinstance(raw, Mapping):
         raise InvalidEnvelope("envelope", f"is {_name_type(raw)}; send one JSON object", "NotAnObject")
+
     try:
         envelope = Envelope.model_validate(_fill_in_lane(drop_nulls(raw), rules))
     except ValidationError as exc:
         raise _translate(exc) from exc
+
     if envelope.kind not in rules.kinds:
         known = ", ".join(sorted(rules.kinds)) or "none at all"
         raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
+
     if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
         raise InvalidEnvelope("payload", too_large, "TooLarge")
     if rules.payloads and (unfit := find_misfit(envelope.kind, envelope.payload, rules.payloads)) is not None:
@@ -216,7 +223,8 @@ def drop_nulls(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_expiry(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
     """Check the expiry, or set what the handler declares."""
-    scheduled, expires = envelope.scheduled_at, envelope.expires_at
+    scheduled = envelope.scheduled_at
+    expires = envelope.expires_at
     if expires is None:
         if (span := rules.expires_after.get(envelope.kind)) is None:
             return envelope
@@ -224,9 +232,11 @@ def _with_expiry(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
         expiring = envelope.model_copy(update={"expires_at": max(scheduled or now, now) + span})
         expiring.model_fields_set.discard("expires_at")
         return expiring
+
     if scheduled is not None and expires <= scheduled:
         flaw = f"is {expires.isoformat()}, not after scheduled_at, {scheduled.isoformat()}"
         raise InvalidEnvelope("expires_at", f"{flaw}; give a later moment, or leave it out")
+
     return envelope
 
 
@@ -240,7 +250,10 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
     """Give what `parse_envelope` gives for ordinary fields, parsed from JSON, in half its time; None if in doubt."""
     given = drop_nulls(given)
     fields = {**_DEFAULTS, **given}
-    kind, message_id, lane, at = fields["kind"], fields["id"], fields["lane"], fields["scheduled_at"]
+    kind = fields["kind"]
+    message_id = fields["id"]
+    lane = fields["lane"]
+    at = fields["scheduled_at"]
     if len(fields) > len(_DEFAULTS) or type(kind) is not str or kind not in rules.kinds or kind in rules.expires_after:
         return None
     if lane is None:
@@ -251,6 +264,7 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
         message_id = fields["id"] = str(message_id)
     if not _is_plain_id(message_id) or not _has_plain_options(fields):
         return None
+
     if at is not None:
         if type(at) is not str:
             return None
@@ -258,16 +272,19 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
             fields["scheduled_at"] = _moment(at)
         except ValueError:
             return None
+
     payload = fields["payload"]
     if not _is_small(payload, rules.payload_max_bytes) or (
         rules.payloads and find_misfit(kind, payload, rules.payloads) is not None
     ):
         return None
+
     envelope = Envelope.__new__(Envelope)  # all that `model_construct` does for such a model, which takes much longer
     _set(envelope, "__dict__", fields)
     _set(envelope, "__pydantic_fields_set__", {*given, "lane"})
     _set(envelope, "__pydantic_extra__", None)
     _set(envelope, "__pydantic_private__", None)
+
     return envelope
 
 
@@ -287,18 +304,25 @@ def _has_plain_options(fields: dict[str, Any]) -> bool:
     """Return whether the fields that most messages leave out are surely valid; makes the tolerance a float."""
     if fields["expires_at"] is not None:
         return False
-    tolerance, priority, version = fields["tolerance_seconds"], fields["priority"], fields["schema_version"]
+
+    tolerance = fields["tolerance_seconds"]
+    priority = fields["priority"]
+    version = fields["schema_version"]
+
     if type(tolerance) is not float:
         if type(tolerance) is not int or tolerance > _TOLERANCE_SECONDS_MAX:
             return False
         tolerance = fields["tolerance_seconds"] = float(tolerance)
+
     if not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX or type(version) is not int or version != 1:
         return False
     if type(priority) is not int or not 1 <= priority <= 5:
         return False
+
     for name, bytes_max in _SELDOM_TEXTS:
         if (text := fields[name]) != "" and not _is_plain(text, bytes_max):
             return False
+
     return True
 
 
@@ -331,6 +355,7 @@ def _translate(exc: ValidationError) -> InvalidEnvelope:
     if first["type"] == "value_error":
         flaw = "UnknownSchemaVersion" if name == "schema_version" else "InvalidField"
         return InvalidEnvelope(name, first["msg"].removeprefix("Value error, "), flaw)
+
     return InvalidEnvelope(name, f"{first['msg']}; correct it")
 
 

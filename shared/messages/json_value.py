@@ -165,16 +165,20 @@ def find_flaw(value: Any, depth: int = 0) -> str | None:
         return None if -_INT_LIMIT < value < _INT_LIMIT else _TOO_LONG
     if isinstance(value, float):
         return None if math.isfinite(value) else f"holds {value}, which JSON does not know"
+
     if isinstance(value, str):
         is_flawed = not value.isascii() and _SURROGATE.search(value)
         return "holds a lone surrogate, which UTF-8 can't carry" if is_flawed else None
+
     if depth >= MAX_DEPTH:
         return f"is nested deeper than {MAX_DEPTH} levels"
     if isinstance(value, dict):
         return _find_flaw_in_object(cast("dict[Any, Any]", value), depth)
+
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
         return next((flaw for item in items if (flaw := find_flaw(item, depth + 1))), None)
+
     return f"holds a {type(value).__name__}, which JSON does not know"
 
 

@@ -25,7 +25,8 @@ def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dump(record: "_Record") -> dict[str, Any]:
-    fields, defaults = zip(record._fields, record, strict=True), record._field_defaults
+    fields = zip(record._fields, record, strict=True)
+    defaults = record._field_defaults
     return {name: value for name, value in fields if name not in defaults or value != defaults[name]}
 
 
@@ -225,7 +226,8 @@ class HandlerCall(NamedTuple):
         return cls(**_known(cls, wire))
 
 
-_read_call, _ATTEMPT = attrgetter(*HandlerCall._fields), HandlerCall._fields.index("attempt")
+_read_call = attrgetter(*HandlerCall._fields)
+_ATTEMPT = HandlerCall._fields.index("attempt")
 
 
 def clip_reason(reason: str) -> str:

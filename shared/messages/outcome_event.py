@@ -21,6 +21,7 @@ def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spr
     )
     after = decide(begin(before), outcome, outcome.ended_at, spread=spread)
     is_waiting = not after.is_held and not after.ended
+
     return {
         "schema_version": 1,
         "kind": call.kind,

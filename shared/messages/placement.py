@@ -88,6 +88,7 @@ def pack_index(message_id: str, packs: int) -> int:
     bits = packs.bit_length()
     hashed = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest(), "big")
     index = hashed & ((1 << bits) - 1)
+
     return index if index < packs else index - (1 << (bits - 1))
 
 

@@ -77,7 +77,11 @@ def read_steering(name: str, arguments: Sequence[Any]) -> PackSignal:
     ids: Any = given.get("ids")
     if not isinstance(ids, list) or not all(map(is_text, cast("list[Any]", ids))) or find_flaw(ids):
         raise ValueError("a pack wants an object with ids, a list of strings, beside the signal's own fields")
-    ids, kind, token = cast("list[str]", ids), _SIGNAL_TYPES[name], given.get("token", "")
+
+    ids = cast("list[str]", ids)
+    kind = _SIGNAL_TYPES[name]
+
+    token = given.get("token", "")
     try:
         if token != "":
             check_token(token)

@@ -14,8 +14,10 @@ _SHOWN_MAX = 40
 _NUMBER_SHOWN_MAX = 10**15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # by these bounds a number says its unit: both stand for the years 2001 to 2286
-_SECONDS_LEAST, _SECONDS_END = 10**9, 10**10
-_MILLISECONDS_LEAST, _MILLISECONDS_END = 10**12, 10**13
+_SECONDS_LEAST = 10**9
+_SECONDS_END = 10**10
+_MILLISECONDS_LEAST = 10**12
+_MILLISECONDS_END = 10**13
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
@@ -36,6 +38,7 @@ def parse_duration(text: str) -> timedelta:
     """Read "90s", "1.5h" or "2d12h"; raises ValueError with half a sentence for anything else."""
     if _NEGATIVE.match(text):
         raise ValueError(f"is {text!r}, which is negative; leave out the sign, for example {text[1:]}")
+
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"is {text!r}, no duration; write for example 90s, 15m, 6h or 2d")
@@ -79,6 +82,7 @@ def read_with_offset(value: str | float | datetime) -> datetime:
         return _read_epoch(value)
     if value.tzinfo is None:
         raise ValueError(f"is {value.isoformat()}, which has no offset; add one, for example Z")
+
     return value
 
 
@@ -92,11 +96,13 @@ def _read_text(text: str) -> datetime | str:
     stripped = text.strip()
     if _NUMBER.fullmatch(stripped):
         return stripped
+
     if (plain := _to_rfc3339(stripped)) is None:
         if is_local(stripped):
             raise ValueError(f"is {text[:_SHOWN_MAX]!r}, which has no offset; write it like 2026-11-21T20:00:00Z")
         example = "write it like 2026-11-21T20:00:00Z or …+01:00"
         raise ValueError(f"is {text[:_SHOWN_MAX]!r}, not RFC 3339 with an offset; {example}")
+
     try:
         return datetime.fromisoformat(plain)
     except ValueError as exc:
@@ -107,6 +113,7 @@ def _to_rfc3339(text: str) -> str | None:
     """Give a text with an offset as Python reads it; None for any other."""
     if _RFC3339.fullmatch(text):
         return text.upper()
+
     if (found := _WRITTEN.fullmatch(text) or _COMPACT.fullmatch(text)) is not None:
         date, time, offset = found.groups()
     elif (found := _DATED.fullmatch(text)) is not None and found[2] in _MONTHS:
@@ -115,6 +122,7 @@ def _to_rfc3339(text: str) -> str | None:
         offset = found[5]
     else:
         return None
+
     if offset[0] not in "+-":
         offset = "+00:00"
     return f"{date}T{time}{offset}"
@@ -158,6 +166,7 @@ def format_seconds(seconds: float) -> str:
         if seconds >= size:
             large, rest = divmod(seconds, size)
             return f"{large:.0f} {unit}" + (f" {rest // small:.0f} {small_unit}" if rest >= small else "")
+
     return f"{seconds:.0f} s"
 
 

@@ -47,7 +47,9 @@ class LaneCounts:
             return 0.0
         if passed == len(self.due):
             return float(self.asleep)
-        begin, end = self.due[passed - 1], self.due[passed]
+
+        begin = self.due[passed - 1]
+        end = self.due[passed]
         low, high = (round((self.asleep - 1) * n / (len(self.due) - 1)) for n in (passed - 1, passed))
         return low + 1 + (high - low - 1) * (before - begin) / (end - begin)
 
@@ -76,6 +78,7 @@ def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane
     due: dict[str, list[int]] = {}
     counts: dict[str, dict[str, int]] = {}
     usual = due[usual_lane] = []
+
     for entry in entries:
         if len(entry) <= OTHERS:  # by far the most; every other function call would double the time
             usual.append(entry[DUE])
@@ -85,8 +88,10 @@ def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane
             _add(counts, lane, "parked" if is_parked(entry) else "paused")
         elif not is_ended(entry):
             due.setdefault(lane, []).append(entry[DUE])
+
     for entry in running:
         _add(counts, lane_of(entry, usual_lane), "running")
+
     return count_due(due, at, counts)
 
 

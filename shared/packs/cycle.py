@@ -45,6 +45,7 @@ def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCal
     if len(entry) > OTHERS:
         state = to_state(entry, kind, lane)._replace(payload=payload)
         return HandlerCall.of(state, state.attempt + 1 + tries_before)
+
     moment = entry[DUE] / 1000
     return HandlerCall._make((kind, entry[ID], lane, entry[VERSION], 1 + tries_before, payload, moment, *_DEFAULT_CALL))
 
@@ -110,12 +111,14 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
     decisions = entry[DECISIONS]
     if outcome.verdict == "gated" and len(entry) == OTHERS and not outcome.turn:
         return _wait_at_gate(entry, outcome, now, spread)
+
     is_unusual = outcome.is_payload_changed or outcome.lane or outcome.traced or outcome.started_at
     is_usual = outcome.verdict == "again" and not is_unusual
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
         due, earliest, latest, reason = plan_return(outcome, now, spread)
         decision = [due - round(round(now, 3) * 1000), 0, "again", 0, reason]
         return [due, due - earliest, spread.limit(latest - due), [decision]]
+
     after = to_entry(decide(begin(to_state(entry, kind, lane)), outcome, now, spread=spread), lane)
     after[LATE] = spread.limit(after[LATE])
     return to_change(entry, after)
@@ -134,4 +137,5 @@ def _wait_at_gate(entry: Entry, outcome: Outcome, now: float, spread: PackSpread
         if what not in ROUTINE and what != "gated"
     ]
     last = [due - round(round(now, 3) * 1000), 0, "gated", 0, outcome.reason]
+
     return [entry[ID], due, 0, spread.limit(latest - due), entry[VERSION], entry[PAYLOAD], [*decisions, last]]

@@ -23,7 +23,8 @@ STORED_SHARE = "stored_share"  # key in a pack's input: the size of its stored s
 SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
 ROUTINE = frozenset({"started", "again", "asked"})
-_FIELDS, _DEFAULTS = MessageState._fields, MessageState._field_defaults
+_FIELDS = MessageState._fields
+_DEFAULTS = MessageState._field_defaults
 _OPTIONAL_SPAN = slice(_FIELDS.index("attempt"), _FIELDS.index("decisions"))
 _OPTIONAL = _FIELDS[_OPTIONAL_SPAN]  # at their defaults in most messages; adjacent, to be compared at once
 _OPTIONAL_DEFAULTS = tuple(_DEFAULTS[name] for name in _OPTIONAL)
@@ -73,10 +74,13 @@ def to_entry(state: MessageState, lane: str) -> Entry:
             if number == len(state.decisions) or d.what not in ROUTINE
         ],
     ]
-    optional, others = state[_OPTIONAL_SPAN], dict[str, Any]()
+    optional = state[_OPTIONAL_SPAN]
+    others = dict[str, Any]()
+
     if optional != _OPTIONAL_DEFAULTS:
         fields = zip(_OPTIONAL, optional, _OPTIONAL_DEFAULTS, strict=True)
         others = {n: value for n, value, default in fields if value is not default and value != default}
+
     if state.lane != lane:
         others["lane"] = state.lane
     if others:
@@ -86,7 +90,9 @@ def to_entry(state: MessageState, lane: str) -> Entry:
 
 def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     """Give the message of an entry; fields that a newer version may have added are ignored."""
-    due, version, late = entry[DUE], entry[VERSION], entry[LATE]
+    due = entry[DUE]
+    version = entry[VERSION]
+    late = entry[LATE]
     decisions = [
         Decision((due - at) / 1000, version - back, what, (due - then) / 1000, reason)
         for at, back, what, then, reason, *_ in entry[DECISIONS]
@@ -97,6 +103,7 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     state = MessageState._make((*first, *_OPTIONAL_DEFAULTS, tuple(decisions), *_IDLE_DEFAULTS))
     if len(entry) <= OTHERS:
         return state
+
     return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN})
 
 

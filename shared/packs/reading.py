@@ -36,20 +36,25 @@ def read_chunk(arguments: Sequence[Any]) -> dict[str, Any]:
     check_token(chunk.get("token"))
     if "entries" not in chunk:
         raise ValueError(f"it has no entries; {_ADVICE}")
+
     for name, (is_right, wanted) in _CHUNK_FIELDS.items():
         if name in chunk:
             require(name, chunk[name], is_right, wanted)
+
     for name in ("entries", "ended"):
         entries = chunk.get(name, [])
         if not isinstance(entries, list) or not all(map(_is_entry, cast("list[Any]", entries))):
             raise ValueError(f"its {name} are no list of messages; {_ADVICE}")
+
     if not all(map(is_ended, chunk.get("ended", ()))):
         raise ValueError(f"its ended are no messages that have ended; {_ADVICE}")
+
     if not chunk.get("revises"):
         if any(map(is_ended, chunk["entries"])):
             raise ValueError(f"its entries have ended; {_ADVICE}")
     elif not all(len(sources_of(entry)) == 1 for entry in chunk["entries"]):
         raise ValueError(f"it revises by records that name no source, or several; {_ADVICE}")
+
     return chunk
 
 
@@ -124,9 +129,11 @@ def _is_entry(entry: Any) -> bool:
     # by hand, because each new message is checked
     if type(entry) is not list or not OTHERS <= len(entry) <= OTHERS + 1:  # pyright: ignore[reportUnknownArgumentType] — JSON
         return False
+
     message_id, due, early, late, version, payload, decisions, *others = cast("Entry", entry)
     if not (type(message_id) is str and type(due) is type(early) is type(late) is type(version) is int):
         return False
+
     return (
         0 < len(message_id) <= ID_BYTES_MAX
         and (message_id.isascii() or find_flaw(message_id) is None)
@@ -150,6 +157,7 @@ def _are_decisions(decisions: list[Any], due: int) -> bool:
 def _is_decision(decision: Any, due: int) -> bool:
     if type(decision) is not list or len(decision) < _DECISION_LENGTH:  # pyright: ignore[reportUnknownArgumentType] — JSON
         return False
+
     at, back, what, then, reason, *_ = cast("list[Any]", decision)
     return (
         type(at) is type(back) is type(then) is int

@@ -56,6 +56,7 @@ def set_up_logs(settings: Settings) -> None:
     if settings.log_level != "debug":
         for name in WORDY:
             logging.getLogger(name).setLevel(logging.WARNING)
+
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
 
 
@@ -93,13 +94,16 @@ class _Hush(logging.Filter):
         quiet = next((seconds for name, seconds in CHATTY.items() if record.name.startswith(name)), None)
         if quiet is None:
             return True
+
         now = time.monotonic()
         seen = self._seen.setdefault((record.name, str(record.msg)), [now - quiet, 0])
         if now - seen[0] < quiet:
             seen[1] += 1
             return False
+
         if seen[1]:
             record.left_out = int(seen[1])
+
         seen[:] = [now, 0]
         return True
 
@@ -108,6 +112,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Give a line's own fields, the message it is about, and the workflow and run that the SDK names."""
     about = ABOUT.get()
     fields: dict[str, Any] = {} if about is None else dict(about.fields)
+
     for name, value in vars(record).items():
         if name in _OF_TEMPORAL:
             of_sdk = cast("Mapping[str, Any]", value)
@@ -117,4 +122,5 @@ def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
             fields |= cast("Mapping[str, Any]", value.fields)
         elif name not in _OWN_TO_LOGGING and not name.startswith("__temporal"):
             fields[name] = value
+
     return fields

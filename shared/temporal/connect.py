@@ -75,6 +75,7 @@ async def connect(
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
     # an empty TEMPORAL_ADDRESS is most likely a mistake; the default server would be used without notice
     check_address(environ.get("TEMPORAL_ADDRESS", address) and address)
+
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
             return await Client.connect(**config, **options, **_runtime_with(heartbeat, metrics))
@@ -108,6 +109,7 @@ async def check_server(client: Client) -> None:
                 f"the server has no namespace {client.namespace!r}; create it or set TEMPORAL_NAMESPACE"
             ) from exc
         raise translate_rpc_error(exc) from exc
+
     missing = [name for name, kind in REQUIRED.items() if found.get(name) != kind]
     if missing:
         raise ServerNotReady(
@@ -170,13 +172,16 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
         return ServerUnreachable(f"the server did not answer ({said}); check that it is up and try again")
     if exc.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
         return Misconfigured(f"the server refuses this client ({said}); check the API key or certificate")
+
     refusal = f"the server refuses the call ({said})"
     if lacks_namespace(exc):
         return ServerNotReady(f"{refusal}; create the namespace or set TEMPORAL_NAMESPACE")
+
     if lacks_signal_room(exc):
         return ServerBusy(
             f"as many signals wait for the workflow as the server keeps ({said}); see that it has a worker"
         )
+
     if lacks_attribute(exc):
         return ServerNotReady(f"{refusal}; create it, or give the server time to learn of it")
     return Misconfigured(f"{refusal}; correct the request")
@@ -223,6 +228,7 @@ def to_raw_bytes(encoded: bytes) -> RawValue:
 def _runtime_with(heartbeat: timedelta | None, metrics: runtime.MetricBuffer | None) -> dict[str, Any]:
     if heartbeat is None:
         return {}
+
     # otherwise the core writes to standard output, in a format of its own
     forwarding = runtime.LogForwardingConfig(
         logging.getLogger(CORE),

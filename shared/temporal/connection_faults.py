@@ -56,11 +56,16 @@ def check_address(address: str) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is not None and 1 <= int(found["port"]) <= 65535:
         return
-    wrong, remedy = f"{address!r}, which is no HOST:PORT with a port from 1 to 65535", _EXAMPLE
+
+    wrong = f"{address!r}, which is no HOST:PORT with a port from 1 to 65535"
+    remedy = _EXAMPLE
+
     if not address:
-        wrong, remedy = "empty", f"{_EXAMPLE}, or leave it out, which means the same"
+        wrong = "empty"
+        remedy = f"{_EXAMPLE}, or leave it out, which means the same"
     elif "[" not in address and address.count(":") > 1 and "/" not in address:
         remedy = "write an IPv6 address in brackets before its port, for example [::1]:7233"
+
     raise Misconfigured(f"TEMPORAL_ADDRESS: is {wrong}; {remedy}")
 
 
@@ -69,8 +74,10 @@ def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) ->
     for mark, wrong in _TOLD.items():
         if mark in said:
             return Misconfigured(f"the server at {address} {wrong}")
+
     if any(mark in said for mark in _NOT_GRPC):
         return _no_temporal(address)
+
     # this text does not say why the server hung up, so it is contacted again, for at most twice PROBE_SECONDS
     if "after connection" in said or "AlertReceived" in said:
         config = tls if isinstance(tls, TLSConfig) else TLSConfig()
@@ -79,6 +86,7 @@ def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) ->
             return _no_temporal(address)
         if alert is not None and (fault := _explain_alert(address, alert, config, is_tls_set=bool(tls))):
             return fault
+
     why = next((words for mark, words in _PASSING.items() if mark in said), "the connection failed")
     return ServerUnreachable(
         f"no Temporal server answers at {address} ({why}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
@@ -112,6 +120,7 @@ def _find_alert(address: str, config: TLSConfig) -> str | None:
     context.check_hostname = False  # nothing is sent here; the real connection checks the name
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
+
     try:
         _show_certificate(context, config)
         with (
@@ -127,6 +136,7 @@ def _find_alert(address: str, config: TLSConfig) -> str | None:
         return reason if "ALERT" in reason else None  # an alert proves TLS; any server may cause other errors
     except (OSError, ValueError):
         return None
+
     return ""
 
 

@@ -45,24 +45,30 @@ def read_keys(settings: Settings) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     source = f"{SETTING}_file" if settings.encryption_keys_file else SETTING
     lines = find_secret(settings, SETTING).splitlines()
+
     given = [part.strip() for line in lines if not line.lstrip().startswith("#") for part in line.split(",")]
     if lines and not any(given):
         raise InvalidSetting(f"{source}: has no key; {_FORM}")
+
     for number, text in enumerate(filter(None, given), 1):
         key_id, _, encoded = text.partition(":")
         if not encoded or not _ID.fullmatch(key_id):
             raise InvalidSetting(
                 f"{source}: key {number} has no id of at most 32 letters, digits, '.', '_' and '-'; {_FORM}"
             )
+
         if key_id in keys:
             raise InvalidSetting(f"{source}: two keys have the id {key_id!r}; give each an id of its own")
+
         try:
             keys[key_id] = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             # from None: the cause contains the key's text
             raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
+
         if (size := len(keys[key_id])) != KEY_BYTES:
             raise InvalidSetting(f"{source}: key {key_id!r} has {size} bytes and needs {KEY_BYTES}; {_FORM}")
+
     return keys
 
 

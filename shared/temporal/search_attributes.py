@@ -49,6 +49,7 @@ def attribute_updates(old: MessageState, new: MessageState, index_after: float) 
     moved = abs(new.due_at - old.due_at)
     if not new.ended and (moved >= index_after or (updates and moved)):
         updates += _set_times(new)
+
     return updates
 
 

@@ -110,6 +110,7 @@ def _report(args: argparse.Namespace, manifest: "Manifest", summary: dict[str, A
         reasons = [(r["field"], r["flaw"], f"{r['rows']:,}", r["example"]) for r in summary["reject_reasons"]]
         if reasons:
             print_table(("REJECTED", "FLAW", "ROWS", "FOR EXAMPLE"), reasons)
+
     echo_err(
         f"{plural(manifest.rows, 'row')}: {plural(manifest.messages, 'message')}, {manifest.rejects:,} rejected, "
         f"{plural(manifest.duplicates, 'duplicate')} in {seconds:.1f} s"

@@ -22,7 +22,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.insight.rehearsal.history_file import guess_form
     from starter.insight.rehearsal.rehearsal import rehearse
 
-    options, columns = read_options(args), read_columns(args)
+    options = read_options(args)
+    columns = read_columns(args)
     guess_form(args.history)
     is_default = reads_local_files(settings, master=args.master, conf=read_conf(args))
     check_local_files(args.history, is_default=is_default)

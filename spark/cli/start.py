@@ -48,6 +48,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 def _report(args: argparse.Namespace, manifest: "Manifest", summary: "StartSummary") -> None:
     if args.json:
         print_json(summary.dump())
+
     rate = summary.now.total / summary.seconds
     echo_err(
         f"{plural(summary.now.total, 'message')}: {summary.now.describe()} in {summary.seconds:.1f} s, "

@@ -56,7 +56,8 @@ class TemporalDataSource(datasource.DataSource):
     def _make_spec(self, schema: StructType, *, is_overwriting: bool) -> TaskSpec:
         if is_overwriting:
             raise InvalidSetting("mode: is overwrite, but messages that are alive stay; use append")
-        options, names = read_write_options(self.options), check_schema(schema)
+        options = read_write_options(self.options)
+        names = check_schema(schema)
         registry = load_registry(options.settings)
         rules = envelope_rules(options.settings, registry)
         return TaskSpec(options=options, names=names, rules=rules, packs=declared_packs(registry))
@@ -82,7 +83,8 @@ class TemporalStreamWriter(PicklableByName, datasource.DataSourceStreamArrowWrit
 
     def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
         """Start the rows of one task of a micro-batch, in the task's own process."""
-        query, batch = _read_property(QUERY_ID), int(_read_property(BATCH_ID))
+        query = _read_property(QUERY_ID)
+        batch = int(_read_property(BATCH_ID))
         options = replace(self.spec.options, session=f"{query}|{batch}")
         run_task(replace(self.spec, options=options), iterator, f"{query}-{batch:08d}")
         return datasource.WriterCommitMessage()

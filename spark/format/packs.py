@@ -35,10 +35,14 @@ async def cut_packs(client: Client, settings: Settings, accepted: Accepted, part
         requests += [{"state": state} for state in ("active", "paused", "parked") if state in states]
     if not requests:
         return []
+
     narrow = "parked" if requests == [{"state": "parked"}] else None  # the index knows which packs have such messages
-    asker, packs = Packs(client, settings), list[Pack]()
+    asker = Packs(client, settings)
+    packs = list[Pack]()
+
     for kind in accepted.get("kind", (None,)):
         packs += [pack async for pack in asker.find_packs(Selection(kind=kind, state=narrow))]
+
     size = -(-len(packs) // parts) or 1
     return [PackPartition(packs[first : first + size], requests) for first in range(0, len(packs), size)]
 
@@ -56,6 +60,7 @@ def read_packed(
         if len(rows) >= ROWS_AT_ONCE:
             yield rows
             rows = []
+
     yield rows
 
 

@@ -31,7 +31,9 @@ COLUMNS = (
 )
 """The columns, in Spark's syntax. A row of a pack itself has its number in `pack` and no `id`."""
 
-MESSAGES, PACKS, NONE = "messages", "packs", "none"
+MESSAGES = "messages"
+PACKS = "packs"
+NONE = "none"
 
 _PAGE = 1000  # most workflows that the server returns in one page
 
@@ -57,13 +59,16 @@ class TemporalReader(PicklableByName, DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, ("partitions", "callsPerSecond", "packed", "path", *OF_SERVER))
-        self._connection, self._settings = options.connection(), options.settings(1)
+        self._connection = options.connection()
+        self._settings = options.settings(1)
         self.tasks = options.count("partitions", 2)
         self.calls_per_second = options.count("callsPerSecond", 10)  # a namespace's default limit
         self._wanted = schema.fieldNames()
+
         self._packed = options.text("packed") or MESSAGES
         if self._packed not in (MESSAGES, PACKS, NONE):
             raise InvalidSetting(f"packed: is {self._packed!r}; write {MESSAGES}, {PACKS} or {NONE}")
+
         self._base = self._query = _SOLO_AND_PACKS if self._packed == PACKS else _SOLO
         self._accepted: dict[str, frozenset[str]] = {}
 
@@ -128,6 +133,7 @@ def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
         identity = kind, None, index
     else:
         identity = *identity_of(execution.id), None
+
     return (
         execution.id,
         *identity,
@@ -171,11 +177,13 @@ def _translate(wanted: Any) -> str | None:
         return f"{attribute} IS NOT NULL"
     if name == "due_at":
         return _translate_moment(wanted, attribute)
+
     if isinstance(wanted, datasource.EqualTo | datasource.In):
         values = wanted.value if isinstance(wanted, datasource.In) else (wanted.value,)
         if values and all(isinstance(value, str) for value in values):
             parts = [_state_is(value) if name == "state" else f"{attribute} = {quote(value)}" for value in values]
             return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
+
     return None
 
 
@@ -195,4 +203,5 @@ def _translate_moment(wanted: Any, attribute: str) -> str | None:
     low, high = (datetime.fromtimestamp(epoch + step, UTC).isoformat() for step in (-0.001, 0.001))
     if sign == "=":
         return f"{attribute} BETWEEN '{low}' AND '{high}'"
+
     return f"{attribute} {sign[0]}= '{low if sign[0] == '>' else high}'"

@@ -53,18 +53,23 @@ async def _find_cuts(
     """Find `parts` - 1 moments inside a span; `ranks` counts the workflows before its begin and before its end."""
     if parts == 1 or ranks[1] - ranks[0] < parts:
         return []
+
     left = parts // 2
     wanted = ranks[0] + (ranks[1] - ranks[0]) * left / parts
-    (low, high), rank = span, ranks[0]
+    low, high = span
+    rank = ranks[0]
     moment = low
+
     while high - low > FINEST:
         moment = low + (high - low) / 2
         rank = await count(Window(end=moment))
         if abs(rank - wanted) <= NEAR * (ranks[1] - ranks[0]):
             break
         low, high = (moment, high) if rank < wanted else (low, moment)
+
     if rank in ranks:  # all of them started within a second
         return []
+
     before = await _find_cuts(count, (span[0], moment), (ranks[0], rank), left)
     after = await _find_cuts(count, (moment, span[1]), (rank, ranks[1]), parts - left)
     return [*before, moment, *after]

@@ -70,7 +70,10 @@ class FastPath:
         """
         fields = drop_nulls(fields)
         get = fields.get
-        kind, name, at, payload = get("kind"), get("id"), get("scheduled_at"), get("payload")
+        kind = get("kind")
+        name = get("id")
+        at = get("scheduled_at")
+        payload = get("payload")
         if type(kind) is not str or (lane := self.lanes.get(kind)) is None:
             return None
         if type(name) is int and -_ID_LIMIT < name < _ID_LIMIT:
@@ -79,19 +82,23 @@ class FastPath:
             return None
         if at is not None and not (at.isascii() if type(at) is str else _has_offset(at)):
             return None
+
         try:
             text = orjson.dumps(payload)  # as `encode_json` does
         except TypeError:
             return None
+
         # what orjson has parsed can only be too deep, and each level takes a bracket at both ends
         is_safe = is_json and len(text) <= 2 * MAX_DEPTH
         if len(text) > self.payload_max_bytes or (not is_safe and find_flaw(payload) is not None):
             return None
         if self.payloads and find_misfit(kind, payload, self.payloads) is not None:
             return None
+
         others = len(fields) - 2 - ("scheduled_at" in fields) - ("payload" in fields)
         if not others:
             return (kind, name, lane, at, text, *_DEFAULTS)
+
         rest = _check_rest(fields, lane, others)
         return None if rest is None else (kind, name, rest[0], at, text, *rest[1:])
 
@@ -102,6 +109,7 @@ class FastPath:
         kind = arrow.timestamp("us", "UTC")
         if all(at is None for at in given):
             return arrow.nulls(len(given), kind)
+
         if any(isinstance(at, datetime) for at in given):
             # a table's column; where it is mixed, its texts are left to the rules
             moments = arrow.array([at if isinstance(at, datetime) else None for at in given], kind)
@@ -109,6 +117,7 @@ class FastPath:
             texts = arrow.array(given, arrow.string())
             is_known = compute.match_substring_regex(texts, _MOMENT)
             moments = _read_texts(compute.if_else(is_known, texts, None), kind)
+
         first, last = (arrow.scalar(bound, kind) for bound in (_FIRST_MOMENT, self.last_moment))
         is_sure = compute.and_(compute.less_equal(first, moments), compute.less_equal(moments, last))
         return compute.if_else(is_sure, moments, None)
@@ -129,6 +138,7 @@ def _check_rest(fields: Mapping[str, Any], lane: str, count: int) -> tuple[str, 
     given = {name: fields[name] for name in _REST if name in fields}
     if len(given) != count:
         return None
+
     wanted = given.get("lane")
     version, priority, tolerance = (given.get(name, value) for name, value in _NUMBERS.items())
     texts = [given.get(name, "") for name in _TEXTS]
@@ -138,10 +148,12 @@ def _check_rest(fields: Mapping[str, Any], lane: str, count: int) -> tuple[str, 
         return None
     if type(tolerance) not in (int, float) or not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX:
         return None
+
     if not all(
         type(text) is str and _is_plain(text, limit) for text, limit in zip(texts, _TEXTS.values(), strict=True)
     ):
         return None
+
     return (wanted or lane, float(tolerance), priority, *texts)
 
 

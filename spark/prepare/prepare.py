@@ -57,6 +57,7 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
         manifest = _describe(source, part, options, all_rows, counted)
         write_summary(session, manifest, counted, options.begin)
         (part / DESCRIPTION).write_text(json.dumps(manifest.describe(), ensure_ascii=False, indent=2) + "\n", "utf-8")
+
     return Manifest.load(target)
 
 
@@ -79,13 +80,16 @@ def configure(spark: "SparkSession", source: Source, options: PrepareOptions) ->
     # a task writes the files of all lanes and of its rejects at once, and need not sort them
     session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(len(LANES) + 1))
     pieces = options.partitions
+
     if source.spans_lines:
         # a cell that spans lines must not be cut in two, in a file of whatever size
         pieces = 1
         session.conf.set("spark.sql.files.maxPartitionBytes", str(UNCUT_BYTES))
+
     if pieces is not None:
         session.conf.set("spark.sql.files.minPartitionNum", str(pieces))
         session.conf.set("spark.sql.files.openCostInBytes", "1")
+
     return session
 
 
@@ -115,7 +119,8 @@ def _write_rows(spark: "SparkSession", source: Source, folder: Path, options: Pr
     checked = frame.mapInArrow(validator.validate, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     seen = Observation()
     measures = ("count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest")
-    messages, rejects = folder / "messages", folder / "rejects"
+    messages = folder / "messages"
+    rejects = folder / "rejects"
     checked.observe(seen, *map(f.expr, measures)).drop("digest").write.partitionBy("lane").parquet(to_uri(messages))
     counts: Mapping[str, int] = seen.get
     if not counts["rows"]:
@@ -134,9 +139,13 @@ def _write_rows(spark: "SparkSession", source: Source, folder: Path, options: Pr
 def _describe(
     source: Source, folder: Path, options: PrepareOptions, all_rows: Mapping[str, int], counted: "Sequence[Row]"
 ) -> Manifest:
-    messages, digest = 0, 0
+    messages = 0
+    digest = 0
+
     for row in counted:
-        messages, digest = messages + row["messages"], digest ^ row["digest"]
+        messages = messages + row["messages"]
+        digest = digest ^ row["digest"]
+
     return Manifest(
         folder=folder,
         id=uuid.uuid4().hex,

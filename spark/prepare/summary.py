@@ -47,6 +47,7 @@ def write_summary(spark: "SparkSession", manifest: Manifest, counted: "Sequence[
     (manifest.folder / "summary.json").write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", "utf-8")
     width, buckets = _make_due_curve(manifest.read_messages(spark), counted, begin)
     (manifest.folder / "due.png").write_bytes(draw_due_curve(buckets, width))
+
     with (manifest.folder / "due.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(("due_from", "messages", "messages_so_far"))
@@ -74,6 +75,7 @@ def _make_due_curve(
     """Give how many messages have their first run in each bucket, and the seconds that a bucket covers."""
     if not counted:
         return WIDTHS[0], []
+
     length = max(row["last"] for row in counted) - min(row["first"] for row in counted)
     width = next((width for width in WIDTHS if length <= width * (BUCKETS_MAX - 1)), WIDTHS[-1])
     due = messages.selectExpr(f"{_find_due(begin)} due")

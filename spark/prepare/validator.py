@@ -74,14 +74,17 @@ class Validator:
         given = columns["scheduled_at"]
         told_at = fast.read_moments(given)
         columns |= {"row": numbers, "digest": _digest(numbers, originals), "told_at": told_at, "scheduled_at": told_at}
+
         if self.spread:
             told = zip(columns["kind"], columns["id"], told_at.to_pylist(), strict=True)
             columns["scheduled_at"] = list(itertools.starmap(self.find_due, told))
+
         schema = to_schema(VERDICTS_DDL)
         arrays = [_to_array(columns.get(field.name, (None,) * count), field.type) for field in schema]
         batch = arrow.RecordBatch.from_arrays(arrays, schema=schema)
         if told_at.null_count == given.count(None):
             return batch, is_ordinary
+
         is_read = [at is None or is_valid for at, is_valid in zip(given, told_at.is_valid().to_pylist(), strict=True)]
         each = iter(is_read)
         return batch.filter(arrow.array(is_read)), [flag and next(each) for flag in is_ordinary]
@@ -94,10 +97,13 @@ class Validator:
                 flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
                 yield (*place, *_NO_MESSAGE, *flaw)
                 continue
+
             due_at = self.find_due(parsed.kind, parsed.id, parsed.scheduled_at)
             if parsed.expires_at is not None and due_at is not None and due_at >= parsed.expires_at:
                 due_at = parsed.scheduled_at  # the spread leads no message beyond its expiry
-            name, numbers = (parsed.kind, parsed.id, parsed.lane), (parsed.tolerance_seconds, parsed.priority)
+
+            name = (parsed.kind, parsed.id, parsed.lane)
+            numbers = (parsed.tolerance_seconds, parsed.priority)
             texts = (parsed.tenant, encode_json(parsed.payload).decode(), parsed.correlation_id, parsed.idempotency_key)
             yield (*place, *name, parsed.scheduled_at, due_at, *numbers, *texts, parsed.expires_at, *_NO_FLAW)
 

@@ -98,12 +98,15 @@ async def compare(spark: "SparkSession", manifest: Manifest, control: Control, k
     balance.missing += len(differences)
     balance.examples = differences[:EXAMPLES_MAX]
     await asyncio.to_thread(_write_differences, manifest.folder / DIFFERENCES, differences, known / REST)
+
     return balance
 
 
 async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> None:
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
+    schema = to_schema(KNOWN_DDL)
+    rows = list[tuple[str, str, str]]()
+
     with parquet.ParquetWriter(path, schema) as writer:
         for kind in kinds:
             async for message_id, state in control.list_known(kind):
@@ -119,6 +122,7 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Re
     session = spark.newSession()  # with a configuration of its own
     shares = max(spark.sparkContext.defaultParallelism, manifest.messages // ROWS_PER_SHARE)
     session.conf.set("spark.sql.shuffle.partitions", str(shares))
+
     placed = _place(session, manifest, read_table(session, known, KNOWN_DDL)).cache()
     try:
         counts = {row["place"]: row["count"] for row in placed.groupBy("place").count().collect()}
@@ -131,6 +135,7 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Re
             beyond = _write_all(rest, missing)
     finally:
         placed.unpersist()
+
     balance = Reconciliation(
         rows=manifest.rows,
         duplicates=manifest.duplicates,

@@ -25,7 +25,9 @@ OUTCOMES_DDL = (
 )
 """Fields of an event (schema_version 1) that a report needs; moments may be RFC 3339 text."""
 
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86400.0
 
 LATENESS = Table(
     "lateness",
@@ -59,9 +61,11 @@ def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "Dat
         events = _parse(spark.read.text(to_place(place)))
     else:
         events = spark.read.parquet(to_place(place))
+
     columns = columns_of(OUTCOMES_DDL)
     if missing := [name for name in columns if name not in events.columns]:
         raise GiveUp(f"--outcomes: {place} has no column {missing[0]!r}; give events as dormice writes them")
+
     typed = events.selectExpr(*(f"cast({name} as {kind}) {name}" for name, kind in columns.items()))
     # events that can't be read have no kind; a sender that missed an acknowledgement sends the same event again
     return typed.where("kind is not null").dropDuplicates(["kind", "id", "version", "attempt", "started_at"])
@@ -86,6 +90,7 @@ def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame 
     note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
     rejects = _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
     tables = [_count_starts(spark, manifest), rejects]
+
     if outcomes is not None:
         named = manifest.read_messages(spark).select("kind", "id")
         events = outcomes.join(named, ["kind", "id"], "left_semi").cache()
@@ -93,9 +98,11 @@ def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame 
             tables += _make_event_tables(events)
         finally:
             events.unpersist()
+
     folder.mkdir(parents=True, exist_ok=True)
     for table in tables:
         _write_parquet(folder / f"{table.name}.parquet", table)
+
     (folder / "report.html").write_text(write_page(manifest, tables), "utf-8")
     return tables
 
@@ -114,6 +121,7 @@ def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
         ("missing", counts.get(None, 0)),
     ]
     note = "Missing are messages without a receipt: running the start again starts them."
+
     return Table("starts", "Rows and starts", note, ("what", "rows"), rows)
 
 
@@ -124,6 +132,7 @@ def _make_event_tables(events: "DataFrame") -> list[Table]:
     lateness = _measure(events, ("lane",), *quantiles, "round(max(lateness_seconds), 3) max")
     outcomes_note = "Cycles by what they came to, and how long their handlers took."
     lateness_note = "Seconds between the moment at which a cycle was due and its begin."
+
     return [
         _collect("outcomes", "Cycles and outcomes", outcomes_note, outcomes),
         _collect("lateness_by_lane", "Lateness by lane", lateness_note, lateness),

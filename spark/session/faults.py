@@ -102,14 +102,17 @@ def translate_spark_error(exc: BaseException, log: str = "") -> DormiceError | N
     """Translate a failure, with Spark's log, into an error that says what to do; None for an unknown failure."""
     if isinstance(exc, DormiceError):
         return exc
+
     text = f"{exc}\n{log}"
     if own := _OWN.findall(text):
         name, sentence = own[-1]
         return vars(errors)[name](sentence)
+
     for pattern, (error, sentence, *unnamed) in _FAULTS.items():
         if found := re.search(pattern, text):
             said = found[found.re.groups][:REASON_MAX].strip()
             return error(sentence.format(said or "".join(unnamed)))
+
     return None
 
 

@@ -64,6 +64,7 @@ def build_session(
     _refuse_speculation(given.get(SPECULATION, "false"))
     session = _find_session() or _start(_configure(settings, master, given, packages), settings)
     _refuse_speculation(session.sparkContext.getConf().get(SPECULATION, "false") or "false")
+
     return session
 
 
@@ -95,12 +96,14 @@ def _configure(
     place = master or settings.spark_master or given.get("spark.master")
     if place or GATEWAY_VARIABLE not in os.environ:
         wanted["spark.master"] = place or LOCAL
+
     if _is_local(wanted):
         wanted |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         if (os.cpu_count() or 1) <= FEW_CORES:
             wanted[JAVA_OPTIONS] = SERIAL
         wanted["spark.ui.enabled"] = "false"  # a job that ends by itself needs no web page
         wanted["spark.python.daemon.module"] = DAEMON  # on a cluster, a node may lack dormice and has to say so
+
     if packages:
         wanted |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(find_cache().parent / "ivy")}
     return {**wanted, **given, **({"spark.master": place} if place else {})}
@@ -160,8 +163,10 @@ def _environment(conf: Mapping[str, str]) -> Generator[None]:
         changes["JAVA_HOME"] = str(make_java_home())
     if _is_local(conf) or "PYSPARK_PYTHON" not in os.environ:
         changes["PYSPARK_PYTHON"] = sys.executable  # python3 on the PATH may be another Python, without our packages
+
     before = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ.update(changes)
+
     try:
         yield
     finally:
@@ -175,6 +180,7 @@ def make_java_home() -> Path:
     text = JAVA_WRAPPER.format(java=shlex.quote(str(find_java())))
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     home = find_cache().parent / f"java-{digest}"
+
     program = home / "bin" / "java"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -182,4 +188,5 @@ def make_java_home() -> Path:
         part.write_text(text, "utf-8")
         part.chmod(0o755)
         part.replace(program)  # others may be writing the same
+
     return home

@@ -20,9 +20,11 @@ def check_local_files(place: str, *, is_default: bool) -> None:
     path = os.path.abspath(place.removeprefix(scheme))  # noqa: PTH100 — a pattern is no Path
     if ("://" in place and not scheme) or not (scheme or is_default) or set(_PATTERN_ONLY_OF_SPARK) & set(path):
         return
+
     found = glob.glob(path, include_hidden=True)  # noqa: PTH207 — Path.glob takes no absolute pattern
     if not found:
         raise GiveUp(f"{path}: there is no such file or folder; give the path of one")
+
     try:
         if not any(_holds_data(file) for file in _list_files(found)):
             raise GiveUp(f"{place}: is empty; there is nothing to start")

@@ -42,6 +42,7 @@ def restore_types(cells: Any, types: ArrowTypes) -> Any:
     """Give a column of structs with the columns in their own types."""
     if not types:
         return cells
+
     arrow: Any = importlib.import_module("pyarrow")
     names = [field.name for field in cells.type]
     columns = [
@@ -85,6 +86,7 @@ def _read_footer(spark: "SparkSession", file: str) -> bytes:
     system = path.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001  # pyright: ignore — as above
     size = system.getFileStatus(path).getLen()
     read = jvm.org.apache.commons.io.IOUtils.toByteArray
+
     stream = system.open(path)
     try:
         stream.seek(max(size - _TAIL_BYTES, 0))
@@ -137,5 +139,6 @@ def _find_stored(kind: Any) -> Any:
         return arrow.int32()
     if types.is_time64(kind) or types.is_duration(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
         return arrow.int64()
+
     wider = {"uint8": arrow.int16(), "uint16": arrow.int32(), "uint32": arrow.int64(), "uint64": arrow.decimal128(20)}
     return wider.get(str(kind), kind)

@@ -125,7 +125,9 @@ class LineReader:
 
     def _runs(self, batches: Iterable[Any]) -> Iterator[tuple[tuple[str, int], int, list[bytes]]]:
         """Give lines that follow one another in a block, with their file and block and the number of the first."""
-        place, number = ("", -1), 0
+        place = ("", -1)
+        number = 0
+
         for batch in batches:
             files, blocks, values = batch.columns
             for begin, end in _find_runs(files, blocks):
@@ -156,9 +158,11 @@ class CellReader:
         to_fields = self._to_fields
         # where columns are fields of the envelope by name, the payloads of many rows are parsed at once
         is_plain = self.mapping == RowMapping() and "payload" in self.names and not set(self.names) & set(NUMBER_FIELDS)
+
         for batch in batches:
             files, numbers, given = batch.columns
             cells = restore_types(given, self.types)
+
             for begin, end in _find_runs(files):
                 start = self.starts.get((files[begin].as_py(), 0), 0) + 1
                 for first in range(begin, end, BATCH_ROWS):

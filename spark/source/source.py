@@ -85,6 +85,7 @@ def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", Row
         return _open_database(spark, source)
     if source.form == "parquet":
         return _open_parquet(spark, source)
+
     return _open_lines(spark, source)
 
 
@@ -128,16 +129,20 @@ def _open_database(spark: "SparkSession", source: Source) -> tuple["DataFrame", 
     """Read a table with one task, because rows are numbered in the order in which the database returns them."""
     if not source.table:
         raise InvalidSetting("--table: is missing; name a table, or write a query in quotes")
+
     what = "query" if len(source.table.split()) > 1 else "dbtable"
     login = {"user": source.settings.jdbc_user, "password": find_secret(source.settings, "jdbc_password")}
     options: dict[str, Any] = {"fetchsize": FETCHED_ROWS}
+
     for prefix, (_, name) in DRIVERS.items():
         if source.place.startswith(prefix):
             options["driver"] = name
+
     options |= {**source.reader_options, "url": source.place, what: source.table}
     options |= {name: text for name, text in login.items() if text}
     table = spark.read.format("jdbc").options(**options).load()
     frame, reader = _open_table(table, "'' file", "monotonically_increasing_id() row", source, {})
+
     return frame.repartition(spark.sparkContext.defaultParallelism), reader  # so that many tasks validate the rows
 
 

@@ -56,6 +56,7 @@ def open_ranges(
     ranges = [tuple(each) for each in cut_offsets(topic, begins, ends)]
     if not ranges:
         raise GiveUp(f"kafka:{topic}: holds no records between --since and --until; there is nothing to start")
+
     frame = spark.createDataFrame(ranges, "topic string, partition int, begin long, end long")  # pyright: ignore[reportUnknownMemberType] — also takes frames of pandas, which has no types
     return frame.repartition(len(ranges))  # one task each, so that no task waits for the records of another
 
@@ -85,7 +86,8 @@ async def find_offsets(
         ids = await read_topic_ids(admin, [topic])
     async with translate_errors(topic), _open_consumer(settings) as consumer:
         partitions = [_partition(topic, number) for number in range(topics[topic])]
-        begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
         begins = begins if since is None else await _find_first(consumer, ends, since)
         lasts = ends if until is None else await _find_first(consumer, ends, until)
     firsts = {str(each.partition): begins[each] for each in partitions}
@@ -116,6 +118,7 @@ async def _read_range(settings: Settings, offset_range: OffsetRange) -> AsyncGen
         consumer.assign([partition])
         consumer.seek(partition, begin)
         stalled = 0
+
         # the position also moves past compacted and uncommitted records, which are never returned
         while (position := await consumer.position(partition)) < end:
             found = await consumer.getmany(partition, timeout_ms=POLL_MS, max_records=POLL_RECORDS)

@@ -55,9 +55,11 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         self._topic = options.text("topic")
         if not self._topic:
             raise InvalidSetting("topic: is missing; name a Kafka topic")
+
         begin = options.text("startingOffsets").lower() or "earliest"
         if begin not in ("earliest", "latest"):
             raise InvalidSetting(f"startingOffsets: is {begin!r}; write earliest or latest")
+
         self._is_from_earliest = begin == "earliest"
         servers = options.text("kafkaServers")
         self._settings = load_settings({"kafka_servers": servers} if servers else {}, os.environ)
@@ -80,7 +82,8 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802 — Spark's own name
         """Give the end of the next micro-batch; raises GiveUp when records that it needs no longer exist."""
-        found, reached = self._look(), to_offsets(start)
+        found = self._look()
+        reached = to_offsets(start)
         if start.get(TOPIC_ID, found.topic_id) != found.topic_id and found.topic_id:
             raise GiveUp(
                 f"topic {self._topic}: was deleted and made again since the checkpoint was written; begin with a new "
@@ -116,6 +119,7 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
                     f"topic {self._topic}: partition {number} does not reach offset {offset}, where the checkpoint is; "
                     "the topic was made anew: begin with a new checkpoint"
                 )
+
             if offset < begins[number]:
                 raise GiveUp(
                     f"topic {self._topic}: records {offset} to {begins[number] - 1} of partition {number} were deleted "

@@ -32,14 +32,17 @@ class SortedChunks:
     def add(self, layout: Layout, index: int, columns: EntryColumns) -> Iterator[Chunk[str]]:
         """Add new messages of a pack; gives the chunks that are complete."""
         spread = PackSpread.of(layout.kind, index, layout.coalesce)
-        ids, entries = columns.ids, encode_first_entries(columns, time.time(), spread)
+        ids = columns.ids
+        entries = encode_first_entries(columns, time.time(), spread)
+
         while ids:
             chunk = self._chunk
             if chunk is None or (chunk.layout, chunk.index) != (layout, index) or chunk.is_full:
                 yield from self.take_last()
                 chunk = self._chunk = Chunk(layout, index)
             count = chunk.extend(ids, ids, entries)
-            ids, entries = ids[count:], entries[count:]
+            ids = ids[count:]
+            entries = entries[count:]
 
     def take_last(self) -> Iterator[Chunk[str]]:
         """Give the chunk that is held back, if there is one."""
@@ -64,6 +67,7 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
     """
     if any(batch[name].null_count for name in ("kind", "id", "lane")):
         return False
+
     usual = rules.kinds.keys() - rules.expires_after.keys()
     if not usual.issuperset(_compute.unique(batch["kind"]).to_pylist()):
         return False
@@ -72,19 +76,24 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
     # a message remembers its key beside its body
     if any(batch["idempotency_key"].to_pylist()):
         return False
+
     longest = _compute.max(_compute.binary_length(batch["payload"])).as_py() or 0
     latest = _compute.max(batch["scheduled_at"]).as_py()
+
     is_in_limits = not rules.payload_max_bytes or longest <= rules.payload_max_bytes
     if not is_in_limits or (latest is not None and latest > datetime.now(UTC) + HORIZON):
         return False
+
     payloads = _read_payloads(batch)
     try:
         parsed = orjson.loads(f"[{','.join(payloads)}]")
     except orjson.JSONDecodeError:
         return False
+
     ids: list[str] = batch["id"].to_pylist()
     if len(parsed) != len(payloads) or not "".join(ids).isprintable() or not DOT_IDS.isdisjoint(ids):
         return False
+
     # a manifest may be older than the models of its kinds
     return not rules.payloads or not any(
         find_misfit(kind, payload, rules.payloads)
@@ -94,7 +103,8 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
 
 def read_columns(rows: Any, layout: Layout) -> EntryColumns:
     """Read checked rows of one pack."""
-    ids, micros = rows["id"].to_pylist(), rows["scheduled_at"].cast(_arrow.timestamp("us", "UTC")).cast(_arrow.int64())
+    ids = rows["id"].to_pylist()
+    micros = rows["scheduled_at"].cast(_arrow.timestamp("us", "UTC")).cast(_arrow.int64())
     usual = {"tolerance_seconds": 0.0, "priority": 3, "tenant": "", "correlation_id": ""}
     tolerances, *fields = (rows[name].fill_null(value).to_pylist() for name, value in usual.items())
     lanes = ("" if lane == layout.lane else lane for lane in rows["lane"].to_pylist())

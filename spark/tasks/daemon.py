@@ -17,7 +17,8 @@ def main() -> None:
 def _spare_pandas() -> None:
     """Let pyarrow look for pandas where there is none: it would import it for seconds at the first array it makes."""
     arrow: Any = importlib.import_module("pyarrow")
-    places, sys.path = sys.path, []
+    places = sys.path
+    sys.path = []
     try:
         arrow.array([])
     finally:

@@ -62,6 +62,7 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
     """Validate the options of a save or a stream; raises InvalidSetting in one sentence."""
     options = Options(given, (*_WRITE, *OF_SPARK, *OF_SERVER))
     made = uuid.uuid4().hex
+
     run = options.text("run") or made
     if not _RUN.fullmatch(run):
         raise InvalidSetting(f"run: is {run!r}; use at most 64 letters, digits and '-'")
@@ -69,9 +70,12 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
         raise InvalidSetting("receipts: is missing; name a folder")
     if not re.match(r"[a-z][a-z0-9]+:", receipts):  # no URI; executors work in other folders
         receipts = str(Path(receipts).absolute())
-    restarts_finished, is_upsert = options.flag("restartFinished"), options.flag("upsert")
+
+    restarts_finished = options.flag("restartFinished")
+    is_upsert = options.flag("upsert")
     if restarts_finished and is_upsert:
         raise InvalidSetting("restartFinished: says nothing beside upsert, which starts them anew; leave it out")
+
     return WriteOptions(
         connection=options.connection(),
         settings=options.settings(options.count("tasksAtOnce", 0)),
@@ -136,6 +140,7 @@ class Options:
         rate = loaded.starts_per_second
         if rate > 0 and not tasks_at_once:
             raise InvalidSetting(f"tasksAtOnce: is missing; say how many tasks share startsPerSecond={rate:g}")
+
         # no secrets but the encryption keys, because Spark sends these settings to its tasks
         shipped = {name: getattr(loaded, name) for name in SHIPPED}
         shipped |= {"starts_per_second": rate / max(1, tasks_at_once), "encryption_keys_file": ""}

@@ -75,6 +75,7 @@ class ReceiptFile:
                     failures.append(receipt.reason)
                 else:
                     self._add_one(receipt)
+
         if len(self._columns[0]) >= ROWS_AT_ONCE:
             self.flush()
         if time.monotonic() - self._noted_at >= NOTE_EVERY_SECONDS:
@@ -82,7 +83,8 @@ class ReceiptFile:
         return failures
 
     def _add_started(self, receipts: ChunkReceipts[str]) -> None:
-        count, kind = len(receipts), receipts.kind
+        count = len(receipts)
+        kind = receipts.kind
         same = (receipts.run_id, StartOutcome.STARTED.value, "", receipts.attempts, datetime.now(UTC))
         names = [workflow_id(kind, message_id) for message_id in receipts.ids]
         columns = (names, [kind] * count, receipts.ids, *([value] * count for value in same))
@@ -121,9 +123,11 @@ def open_receipts(folder: str, name: str, attempt: int, progress: str) -> Genera
     fs, root = _fs.FileSystem.from_uri(folder)
     fs.create_dir(root, recursive=True)
     part = f"{root}/_{name}.{attempt}.part"  # Spark ignores files whose names begin with "_"
+
     note = Path(progress, f"{name}.json") if progress else None
     if note is not None:
         note.parent.mkdir(parents=True, exist_ok=True)
+
     try:
         with fs.open_output_stream(part) as stream, _parquet.ParquetWriter(stream, SCHEMA) as writer:
             file = ReceiptFile(writer, note)

@@ -59,6 +59,7 @@ def check_schema(schema: types.StructType) -> tuple[str, ...]:
     names = tuple(name for name in schema.fieldNames() if name != ROW)
     if not Columns(names, _SOURCE).has_kind:
         raise GiveUp(f"{_SOURCE}: has no column 'kind'; add one, for example with lit('feed')")
+
     for field in schema.fields:
         accepted, wanted = _TYPES.get(field.name, ((types.DataType,), ""))
         if isinstance(field.dataType, types.TimestampNTZType) and wanted:
@@ -66,6 +67,7 @@ def check_schema(schema: types.StructType) -> tuple[str, ...]:
         if not isinstance(field.dataType, (*accepted, types.NullType)):
             found = field.dataType.simpleString()
             raise GiveUp(f"{_SOURCE}: column {field.name!r} is of type {found}; cast it to {wanted}")
+
     return names
 
 
@@ -120,7 +122,8 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
 
     Raises RetryLater when the server stays unreachable: then there are no receipts, and a repetition starts none twice.
     """
-    options, settings = spec.options, spec.options.settings
+    options = spec.options
+    settings = spec.options.settings
     starter = BulkStarter(
         await connect_patiently(options.connection, settings),
         settings,
@@ -130,6 +133,7 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
         revises=options.is_upsert,
     )
     failures: list[str] = []
+
     with open_receipts(options.receipts, name, attempt, options.progress) as file:
         async for receipts in starter.start_groups(_read_wishes(spec, batches, starter, file)):
             failures += file.add(receipts)
@@ -142,7 +146,9 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
 async def _read_wishes(
     spec: TaskSpec, batches: Iterator[Any], starter: BulkStarter, file: ReceiptFile
 ) -> AsyncIterator[tuple[str, Wish] | Chunk[str]]:
-    chunks, options = SortedChunks(), spec.options
+    chunks = SortedChunks()
+    options = spec.options
+
     # in a thread, because waiting for Spark would block the starts in flight
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
         is_clear = spec.places is not None and are_clearly_valid(batch, spec.rules)
@@ -157,9 +163,11 @@ async def _read_wishes(
                     else:
                         yield row.id, row
                 continue
+
             for place, part in split_by(PLACE, rows):
                 for chunk in chunks.add(layout, to_index(place), read_columns(part, layout)):
                     yield chunk
+
     for chunk in chunks.take_last():
         yield chunk
 
@@ -172,6 +180,7 @@ def read_batch(batch: Any, names: tuple[str, ...], rules: EnvelopeRules) -> Iter
             yield parse_envelope(columns.to_fields(row), rules)
         except InvalidEnvelope as exc:
             named = dict(zip(names, row, strict=True))
-            kind, message_id = str(named["kind"] or ""), str(named["id"] or "")
+            kind = str(named["kind"] or "")
+            message_id = str(named["id"] or "")
             refused = workflow_id(kind, message_id)
             yield Receipt(message_id, refused, StartOutcome.REJECTED, reason=str(exc), attempts=0)

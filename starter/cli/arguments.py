@@ -68,10 +68,12 @@ class CommandParser(argparse.ArgumentParser):
             args = [*args[1:], "--help"]
         if self.default and self._means_default(args):
             args = [self.default, *args]
+
         parsed, unknown = super().parse_known_args(args, namespace)
         for option in (word.partition("=")[0] for word in unknown if word.startswith("--")):
             if like := self._find_options_like(option):
                 self.error(f"unrecognized arguments: {option}, did you mean {' or '.join(map(repr, like))}?")
+
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
@@ -90,6 +92,7 @@ class CommandParser(argparse.ArgumentParser):
         }
         if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_LEAST):
             return [known[like[0]]]
+
         words = set(option.lstrip("-").split("-"))
         sharing = [each for name, each in known.items() if words.intersection(name.split("-"))]
         return list(dict.fromkeys(sharing))[:SUGGESTED_MAX]
@@ -153,6 +156,7 @@ class Commands:
         self.leaves.append(parser)
         if prints_data:
             parser.add_argument("--json", action="store_true", help="print data as JSON, on standard output alone")
+
         return parser
 
     def add_group(self, name: str, purpose: str, *, default: str = "") -> "Commands":

@@ -57,7 +57,8 @@ def call_at_signals(first: Callable[[], object], later: Callable[[], object] | N
     def end(number: signal.Signals) -> None:
         nonlocal call
         if call is first or number is not signal.SIGHUP:
-            call, calling = later or (lambda: os._exit(INTERRUPTED)), call
+            calling = call
+            call = later or (lambda: os._exit(INTERRUPTED))
             calling()
 
     for number in find_stop_signals():

@@ -48,8 +48,10 @@ def build_parser() -> tuple[CommandParser, Commands]:
     parser.set_defaults(config=None, verbose=False)
     add_settings(parser)
     commands = Commands(parser)
+
     for module in COMMAND_MODULES:
         module.add(commands)
+
     return parser, commands
 
 
@@ -73,6 +75,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except OSError as exc:
         code = _explain(exc)
+
     os._exit(code)
 
 
@@ -109,15 +112,20 @@ def _warn_of_unknown_variables() -> None:
 def _explain(exc: Exception, *, is_verbose: bool = False) -> int:
     if isinstance(exc, BrokenPipeError):
         return PIPE_CLOSED
+
     if isinstance(exc, DormiceError):
-        code, sentence = code_of(exc), str(exc)
+        code = code_of(exc)
+        sentence = str(exc)
     elif isinstance(exc, OSError):
         where = f"{exc.filename}: " if exc.filename else ""
         remedy = "free some space" if is_full_error(exc) else "correct that"
-        code, sentence = WRONG, f"{where}{exc.strerror or exc}; {remedy} and try again"
+        code = WRONG
+        sentence = f"{where}{exc.strerror or exc}; {remedy} and try again"
     else:
-        code, what = DEFECT, f"{type(exc).__name__}: {exc}"
+        code = DEFECT
+        what = f"{type(exc).__name__}: {exc}"
         sentence = f"a defect of dormice itself ({what}); run it again with --verbose to see where"
+
     echo_err(f"dormice: {' '.join(sentence.split())}")
     if is_verbose:
         echo_err("".join(traceback.format_exception(exc)).rstrip())

@@ -44,6 +44,7 @@ def write_reference() -> str:
         SETTINGS,
         *_write_table(("Setting", "Environment", "Default", "Meaning"), settings),
     )
+
     return "\n".join(parts) + "\n"
 
 

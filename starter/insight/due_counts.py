@@ -60,6 +60,7 @@ async def count_solo(client: Client, selection: Selection, edges: Sequence[float
         if last - first == 1:
             found[last] = until - before
             return
+
         middle = (first + last) // 2
         by_then = min(max(await _count_in_index(client, selection, edges[middle]), before), until)
         await split(first, before, middle, by_then)
@@ -138,6 +139,7 @@ def hold_at_gate(group: DueGroup, edges: Sequence[float], closings: Mapping[str,
     due = Counter({n: count for n, count in group.due.items() if n >= opening})
     if opening < len(edges):
         due[opening] += gated
+
     return GatedGroup(due, gate, gated)
 
 
@@ -163,11 +165,13 @@ async def count_packed(
     """
     if is_exact:
         return await _ask_packs(asker, edges, sample, selection)
+
     if await asker.count_packs(selection) <= ASKED_MAX:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
                 if not (found := await _ask_packs(asker, edges, 0, selection)).silent:
                     return found
+
     memos = await asker.read_memos(selection)
     return PackDueCounts(
         due=memos.count_due(edges), packs=memos.packs, is_about=True, age=memos.age, uncounted=memos.uncounted
@@ -178,8 +182,11 @@ async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int, selectio
     of_kind = defaultdict[str, list[Pack]](list)
     async for layout, index in asker.find_packs(selection):
         of_kind[layout.kind].append((layout, index))
+
     due: dict[tuple[str, str], Mapping[int, int]] = {}
-    silent, asked = list[str](), 0
+    silent = list[str]()
+    asked = 0
+
     for kind, packs in of_kind.items():
         chosen = packs
         if 0 < sample < len(packs):  # a hash decides which ids a pack holds, so any packs represent all
@@ -191,6 +198,7 @@ async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int, selectio
         weight = _sum_shares(packs) / _sum_shares(list(answers)) if answers else 0.0
         for lane, counts in _add_up(list(answers.values())).items():
             due[kind, lane] = {n: round(count * weight) for n, count in counts.items()}
+
     return PackDueCounts(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
 
 

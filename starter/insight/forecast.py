@@ -69,8 +69,10 @@ class Overload:
 
     def describe(self, edges: Sequence[float]) -> str:
         """Say when more is due than a lane can do, what follows, and what to do about it."""
-        begin, end = edges[self.first], edges[self.first + 1]
+        begin = edges[self.first]
+        end = edges[self.first + 1]
         whole = self.due / self.per_second
+
         return (
             f"lane {self.lane} from {format_moment(begin)} to {format_moment(end)}: more is due than the "
             f"{self.per_second:,.4g} messages a second that it can do; the last of {self.due:,} runs "
@@ -178,7 +180,8 @@ async def make_forecast(
         apart.update(kinds or ())
     groups += await count_solo_groups(client, [*LANES], sorted(apart), ends)
 
-    by_lane, by_kind = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
+    by_lane = defaultdict[str, Counter[int]](Counter)
+    by_kind = defaultdict[str, Counter[int]](Counter)
     gated = defaultdict[str, Counter[str]](Counter)
     for group in groups:
         held = hold_at_gate(group, ends, gates)
@@ -243,7 +246,8 @@ def choose_edges(begin: float, horizon: timedelta) -> list[float]:
     """Divide a stretch of time into intervals of a round length; the first begins now and ends at a round time."""
     weeks = math.ceil(horizon / STEPS[-1] / INTERVALS_MAX)
     seconds = next((step for step in STEPS if horizon / step <= INTERVALS_MAX), weeks * STEPS[-1]).total_seconds()
-    edges, end = [begin], begin + horizon.total_seconds()
+    edges = [begin]
+    end = begin + horizon.total_seconds()
     while edges[-1] < end:
         edges.append((edges[-1] // seconds + 1) * seconds)
     return edges
@@ -256,11 +260,15 @@ def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacit
     """
     if not (per_second := capacity.per_second):
         return None
-    waiting, stretch = 0.0, Overload(lane=lane, first=0, per_second=per_second)
+
+    waiting = 0.0
+    stretch = Overload(lane=lane, first=0, per_second=per_second)
+
     for n, (begin, end) in enumerate(itertools.pairwise(edges)):
         waiting = max(0.0, waiting + due[n] - per_second * (end - begin))
         if waiting:
-            sum_due, lasts = stretch.due + due[n], end - edges[stretch.first]
+            sum_due = stretch.due + due[n]
+            lasts = end - edges[stretch.first]
             stretch = replace(
                 stretch,
                 due=sum_due,
@@ -272,6 +280,7 @@ def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacit
             break
         else:
             stretch = Overload(lane=lane, first=n + 1, per_second=per_second)
+
     return stretch if stretch.latest_seconds >= WORTH_TELLING_SECONDS else None
 
 

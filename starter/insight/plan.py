@@ -118,6 +118,7 @@ def make_plan(demand: Workload, encoding: EncodingName) -> Plan:
     processes = _count_processes(demand, encoding, in_batch, used.worker)
     wakes = demand.cycles_per_second / in_batch
     place, advice = _find_place(demand, encoding, used, wakes)
+
     return Plan(
         encoding=encoding,
         lane=demand.lane,
@@ -222,6 +223,7 @@ def _count_actions(demand: Workload, encoding: EncodingName, in_batch: float) ->
     index = 1.0 if demand.mean_interval >= Settings().index_after / timedelta(seconds=1) else 0.0
     if encoding == "solo":
         return demand.cycles_per_second * (2 + index + 1 / Settings().cycles_per_run) + starts
+
     per_batch = 2 + index + 2 * in_batch / max(1.0, demand.pack_messages / 4)
     return demand.cycles_per_second / in_batch * per_batch + starts / demand.pack_messages
 
@@ -236,6 +238,7 @@ def _find_place(demand: Workload, encoding: EncodingName, used: Cost, wakes: flo
         and _with_room(used.database) <= value_of("postgresql.cores")
     ):
         place = "a cluster with one PostgreSQL"
+
     advice: list[str] = []
     rows = demand.messages / demand.pack_messages
     if encoding == "solo":

@@ -74,18 +74,22 @@ def draw_forecast(
     lengths = [end - begin for begin, end in pairwise(edges)]
     shown = {name: counts for name, counts in due.items() if any(counts)} or {"all": [0] * len(lengths)}
     figure = _make_figure(height=0.6 + 2.2 * len(shown))
+
     for number, (name, counts) in enumerate(shown.items(), start=1):
         rates = [count / length for count, length in zip(counts, lengths, strict=True)]
         number_format = "{x:,.0f}" if max([*rates, capacity.get(name) or 0]) >= FEW_PER_SECOND else "{x:,.2f}"
         title = f"{name}: due, {sum(counts):,} in all"
         axes = _add_axes(figure, title, "messages a second", number_format, (len(shown), 1, number))
         axes.bar(moments[:-1], rates, width=[timedelta(seconds=n) for n in lengths], align="edge", color=COLOUR)
+
         if per_second := capacity.get(name):
             axes.axhline(per_second, color=ACCENT, linewidth=1.5)
             place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
             axes.annotate(f"can do {per_second:,.4g}", (1, per_second), **place, color=ACCENT, fontsize=8)
+
         axes.set_ylim(bottom=0)
         axes.set_xlabel("UTC")
+
     figure.autofmt_xdate(rotation=30)
     return _render(figure)
 
@@ -102,13 +106,17 @@ def draw_rehearsal(
     """
     figure = _make_figure(height=7.0)
     axes = _add_axes(figure, "freshness: share of time that a copy is current", "", "{x:.0%}", (2, 1, 1))
+
     for number, (name, curve) in enumerate(curves.items()):
         axes.plot(*zip(*curve, strict=True), color=GREY, linewidth=1.2, linestyle=("-", "--")[number % 2], label=name)
+
     colours = {name: f"C{number}" for number, name in enumerate(loads)}
     markers = iter("^v*Pos")
+
     for name, per_day, share, is_reference in points:
         marker = next(markers, "o") if is_reference else "D"
         axes.plot([per_day], [share], marker, color=colours.get(name, GREY), label=name)
+
     ticker = importlib.import_module("matplotlib.ticker")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -117,13 +125,16 @@ def draw_rehearsal(
     axes.set_xlabel("visits a day")
     axes.legend(fontsize=8, loc="lower right", frameon=False)
     below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
+
     for name, load in loads.items():
         edges = [begin + timedelta(hours=hour) for hour in range(len(load) + 1)]
         below.stairs(load, edges, baseline=None, color=colours[name], linewidth=1, label=name)
+
     below.set_ylim(0, 1.3 * max([1, *(max(load) for load in loads.values())]))  # with room for the legend
     below.set_xlabel("UTC")
     below.tick_params(axis="x", rotation=30)
     below.legend(fontsize=8, loc="upper right", frameon=False, ncols=2)
+
     return _render(figure)
 
 

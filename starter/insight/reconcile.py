@@ -11,7 +11,10 @@ from starter.intake.files.load import RejectFile
 from starter.intake.files.rows import Row, RowSource
 from starter.local.disk import explain_write_error
 
-ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"  # alphabetical as in time, so the maximum is the later one
+# alphabetical as in time, so the maximum is the later one
+ALIVE = "alive"
+FINISHED = "finished"
+STOPPED = "stopped"
 PLACES = {  # by state
     "active": ALIVE,
     "paused": ALIVE,
@@ -75,15 +78,20 @@ class FileReconciliation:
 
         Lists what is known of a kind when its first row comes.
         """
-        kind, message_id = envelope.kind, envelope.id
+        kind = envelope.kind
+        message_id = envelope.id
         if kind not in self._known:
             self._known[kind] = {name: PLACES[state] async for name, state in self.control.list_known(kind)}
-        place, problem = self._known[kind].pop(message_id, ""), UNKNOWN
+
+        place = self._known[kind].pop(message_id, "")
+        problem = UNKNOWN
         if not place and self.missing < LOOKED_UP_MAX:
             place, problem = await look_up_place(self.control, kind, message_id)
+
         if place:
             setattr(self, place, getattr(self, place) + 1)
             return
+
         self.missing += 1
         self._missing_file.write(row, "id", problem)
         if len(self.examples) < EXAMPLES_MAX:
@@ -95,6 +103,7 @@ class FileReconciliation:
         self.is_complete = is_complete and not self.missing
         if not is_complete:
             return
+
         try:
             self.others_path.unlink(missing_ok=True)
             with self.others_path.open("w", encoding="utf-8") as file:

@@ -53,6 +53,7 @@ class AccessPolicy:
         """
         if origin is not None and origin not in self.origins:
             return FOREIGN
+
         scheme, _, bearer = authorization.partition(" ")
         given = (bearer.strip() if scheme.lower() == "bearer" else "", prefix)
         # as bytes: compare_digest refuses text that is not ASCII
@@ -73,6 +74,7 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: 
     except OSError as exc:
         flaw = f"--port: {address[0]}:{address[1]} can't be opened ({exc.strerror})"
         raise InvalidSetting(f"{flaw}; choose another --port or --host") from exc
+
     server.daemon_threads = True
     return server
 

@@ -23,6 +23,7 @@ def make_project(folder: Path, kind: str) -> None:
     """Make a folder with a handler of a kind; raises InvalidSetting when there is something at that path already."""
     unfinished = folder.parent / f".{folder.name}.{os.getpid()}"
     templates = resources.files("starter.local") / "project_files"
+
     try:
         unfinished.mkdir()
         for name, template in FILES.items():

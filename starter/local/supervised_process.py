@@ -57,6 +57,7 @@ async def stop_supervised(process: asyncio.subprocess.Process, seconds: float) -
             if process.stdin is not None:
                 process.stdin.close()  # the parent watch kills its child before it goes
             await process.wait()
+
     return process.returncode or 0
 
 
@@ -122,6 +123,7 @@ class SupervisedProcess(ABC):
         finally:
             if not is_ready:
                 await self.stop()
+
         if not is_ready:
             said = last_line(self._log.read_bytes()[begin:].decode(errors="replace"))
             raise Misconfigured(f"the embedded {self._name} did not start; read {self._log}: {said}")
@@ -177,6 +179,7 @@ def lock_folder(data: Path) -> Generator[int]:
         lock = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as exc:
         raise InvalidSetting(f"--data: {data} can't be used ({exc.strerror}); choose another folder") from exc
+
     try:
         if not has_locked(lock):
             flaw = f"--data: {data} is in use by another server"

@@ -67,6 +67,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_na
     widths = [max(map(len, column)) for column in zip(header, *first, strict=True)]
     most = _find_room(widths) if cuts_names and sys.stdout.isatty() else None
     widths[0] = min(widths[0], most or widths[0])
+
     for row in chain([header], first, source):
         name, *others = map(clean, row)
         cells = [name if most is None else shorten(name, most), *others]

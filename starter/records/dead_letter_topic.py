@@ -135,13 +135,18 @@ class DeadLetterTopic:
 
     async def handle(self, verb: str, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[int]:
         """Replay or drop letters, TOGETHER at a time; gives after each lot how many are done."""
-        act, held, done = self.replay if verb == "replay" else self.drop, list[DeadLetter](), 0
+        act = self.replay if verb == "replay" else self.drop
+        held = list[DeadLetter]()
+        done = 0
+
         async for letter in letters:
             held.append(letter)
             if len(held) == TOGETHER:
                 await act(held)
-                done, held = done + len(held), []
+                done = done + len(held)
+                held = []
                 yield done
+
         await act(held)
         yield done + len(held)
 
@@ -165,7 +170,8 @@ class DeadLetterTopic:
         _raise_first(results)
 
     def _is_of_older_topic(self, letter: DeadLetter) -> bool:
-        known, own = self._ids.get(letter.topic, ""), letter.topic_id
+        known = self._ids.get(letter.topic, "")
+        own = letter.topic_id
         return bool(known and own) and known != own
 
     async def drop(self, letters: Sequence[DeadLetter]) -> None:
@@ -180,6 +186,7 @@ class DeadLetterTopic:
         states: dict[LetterPosition, LetterState] = {}
         firsts: dict[tuple[str, int], LetterPosition] = {}
         originals: dict[LetterPosition, LetterPosition] = {}
+
         self.foreign = 0
         async for record in read_until(self._consumer, ends):
             if (mark := _read_mark(record)) is not None:
@@ -187,14 +194,17 @@ class DeadLetterTopic:
                 if (first := originals.get(place)) is not None:
                     states[first] = state
                 continue
+
             try:
                 letter = read_dead_letter(record)
             except NotADeadLetter:
                 self.foreign += 1
                 continue
+
             place = _place(record)
             first = originals[place] = firsts.setdefault(letter.identity, place)
             states[place] = LetterState.WAITING if first == place else LetterState.COPY
+
         return states
 
 
@@ -212,7 +222,8 @@ def _place(record: Record) -> LetterPosition:
 
 def _read_mark(record: Record) -> tuple[LetterPosition, LetterState] | None:
     headers = dict(record.headers)
-    verb, place = headers.get(HANDLED), (headers.get(HANDLED_OF) or b"").split(b"/")
+    verb = headers.get(HANDLED)
+    place = (headers.get(HANDLED_OF) or b"").split(b"/")
     # the original record of a dead letter may have headers of these names
     if verb not in (b"replayed", b"dropped") or SOURCE_TOPIC in headers:
         return None

@@ -143,6 +143,7 @@ def to_dead_letter(record: Record, error_class: str, message: str) -> Headers:
         texts[REPLAY_OF] = replay_of
     if replay_of or record.topic_id:
         texts[ORIGIN] = "/".join(map(str, find_origin(record)))
+
     return (*own, *((name, text.encode(errors="backslashreplace")) for name, text in texts.items()))
 
 
@@ -151,10 +152,12 @@ def read_dead_letter(record: Record) -> DeadLetter:
     own, replay_of, attempts = _split(record.headers, SOURCE_TOPIC, _OURS)
     texts = {name: _to_text(value) for name, value in record.headers if name in _OURS}
     topic = texts.get(SOURCE_TOPIC)
+
     partition, offset = (_to_number(texts.get(f"{_ERRORS}{name}", "")) for name in ("partition", "offset"))
     if not topic or partition is None or offset is None:
         name = f"{record.source}/{record.offset}"
         raise NotADeadLetter(f"{name}: does not say which record it was; read it with a Kafka tool")
+
     return DeadLetter(
         record=record,
         headers=own,
@@ -204,7 +207,8 @@ class DeadLetterWriter(SafeProducer):
 
         After an error a record may be written twice: readers count that as one.
         """
-        topic, headers = record.topic + SUFFIX, to_dead_letter(record, error_class, message)
+        topic = record.topic + SUFFIX
+        headers = to_dead_letter(record, error_class, message)
         try:
             await self._ensure(topic, record.topic)
             letter = OutgoingRecord(record.key, record.value, headers, record.timestamp)
@@ -228,6 +232,7 @@ async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool 
     """Make a topic that keeps its records for good, or with `is_trial` only check the request. Raises a KafkaError."""
     errors: Any = importlib.import_module("aiokafka.errors")
     new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
+
     for configs in (_GENEROUS, _UNLIMITED):
         # aiokafka accepts -1 replicas, the broker's default, only together with an assignment, even an empty one
         wanted = new_topic(topic, partitions, -1, replica_assignments={}, topic_configs=configs)
@@ -237,4 +242,5 @@ async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool 
             return
         if error is not errors.InvalidConfigurationError:
             break
+
     raise error(topic)

@@ -55,7 +55,8 @@ class Formats:
 
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
         self._options = options
-        self._rules, self._name_rules = rules, rules.for_names()
+        self._rules = rules
+        self._name_rules = rules.for_names()
         self._are_envelopes = options.kind is None and options.id_from is None
         self._read = self._choose()
         options.check_kind(rules)
@@ -66,6 +67,7 @@ class Formats:
         if self._options.schedules is None:  # else values need not be JSON
             values = (record.value or b"" for record in records)
             documents = parse_plain_objects([value if len(value) <= ORDINARY_MAX_BYTES else b"" for value in values])
+
         for record, document in zip(records, documents, strict=True):
             if document is not None and self._are_envelopes and not record.headers:
                 envelope = read_ordinary(document, self._rules)
@@ -191,7 +193,8 @@ class Formats:
         return event_type
 
     def _read_tombstone(self, sight: RecordView) -> "_StopRequest":
-        kind, id_from = self._options.kind, self._options.id_from
+        kind = self._options.kind
+        id_from = self._options.id_from
         told = kind if isinstance(kind, str) or (kind is not None and kind.part == "header") else None  # by no value
         origin = None if id_from is None or id_from == KEY or id_from.part == "value" else id_from
 
@@ -291,7 +294,9 @@ def read_trace_context(headers: Headers) -> Mapping[str, str]:
         return NO_TRACE
     if parent.startswith(b"00") and len(parent) != _TRACEPARENT_BYTES:
         return NO_TRACE
-    trace, state = {"traceparent": parent.decode()}, headers.get("tracestate") or b""
+    trace = {"traceparent": parent.decode()}
+    state = headers.get("tracestate") or b""
     if state and len(state) <= TRACESTATE_MAX_BYTES and _TRACESTATE.fullmatch(state):
         trace["tracestate"] = state.decode()
+
     return trace

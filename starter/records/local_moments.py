@@ -60,7 +60,8 @@ class LocalMoments:
 
         early, late = (value.replace(tzinfo=self.zone, fold=fold) for fold in (0, 1))
         # the first holds the offset before a change of the clocks, the second that after it
-        before, after = early.utcoffset(), late.utcoffset()
+        before = early.utcoffset()
+        after = late.utcoffset()
         if before is not None and after is not None and before != after:
             times = "twice" if before > after else "never"
             raise ValueError(f"is {text!r}, which clocks in {self.zone.key} show {times}; add an offset")

@@ -87,18 +87,23 @@ def read_origin(option: str, text: str, *, may_be_key: bool = False) -> Origin:
     """Read a header or a JSON pointer, or the key or a part of it; raises InvalidSetting that names the option."""
     if may_be_key and text == "key":
         return KEY
+
     if may_be_key and text.startswith(_KEY_POINTER):
         pointer = text.removeprefix(_KEY_PREFIX)
         return Origin("key", pointer, _read_pointer(option, pointer))
+
     if text.startswith("/"):
         return Origin("value", text, _read_pointer(option, text))
+
     if not text.startswith("header:"):
         choices = "key, key:/PART, header:NAME" if may_be_key else "header:NAME"
         raise InvalidSetting(f"{option}: is {text[:60]!r}; write {choices} or a JSON pointer, for example /order/id")
+
     name = text.removeprefix("header:")
     if not name or name != name.strip() or not name.isprintable():
         flaw = f"names the header {name[:60]!r}"
         raise InvalidSetting(f"{option}: {flaw}; write header:NAME, for example header:order-id")
+
     return Origin("header", name)
 
 
@@ -154,10 +159,12 @@ class FormatOptions:
         if places and id_from is None:
             flaw = f"{_name_option(next(iter(places)))}: maps records whose id comes from somewhere, too"
             raise InvalidSetting(f"{flaw}; add --id-from, for example --id-from key")
+
         if "delay_from" in places and "scheduled_at_from" in places:
             raise InvalidSetting("--delay-from: says when, as --scheduled-at-from does; use one of the two")
         if delay_unit is not None and "delay_from" not in places:
             raise InvalidSetting("--delay-unit: says how --delay-from counts; add --delay-from, or leave it out")
+
         return cls(
             kind=None if kind is None else _read_kind(kind),
             id_from=None if id_from is None else read_origin("--id-from", id_from, may_be_key=True),
@@ -219,6 +226,7 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
         fields["kind"] = find_kind(options.kind, sight)
     if options.id_from is not None:
         fields["id"] = to_id(find_required("id", options.id_from, sight))
+
     for name, origin in options.extras:
         value = origin.find(sight)
         if value is not MISSING and value is not None:
@@ -226,11 +234,13 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
                 fields["scheduled_at"] = read_delay(value, options.delay_unit, sight.timestamp)
             else:
                 fields[name] = _convert(name, value, origin)
+
     payload = sight.document
     if (origin := options.payload_from) is not None:
         payload = find_required("payload", origin, sight, may_be_null=True)
         if origin.part == "header":
             payload = read_json(payload, "payload")
+
     return {**fields, "payload": payload}
 
 

@@ -9,7 +9,9 @@ from starter.records.record import DeadRecord
 
 DELAY_UNITS = {"milliseconds": timedelta(milliseconds=1), "seconds": timedelta(seconds=1)}
 
-_SECONDS_LEAST, _SECONDS_END = 10**9, 10**10  # the years 2001 to 2286
+# the years 2001 to 2286
+_SECONDS_LEAST = 10**9
+_SECONDS_END = 10**10
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -31,6 +33,7 @@ def read_delay(value: Any, unit: str, timestamp: int) -> str:
         raise _flaw(
             "delay", f"counts from the record's timestamp, which is {timestamp}; produce records with a real one"
         )
+
     return (_EPOCH + timedelta(milliseconds=timestamp) + count * DELAY_UNITS[unit]).isoformat()
 
 

@@ -45,6 +45,7 @@ async def read_until(consumer: Any, ends: Mapping[Any, int]) -> AsyncIterator[Re
         consumer.assign([partition])
         await consumer.seek_to_beginning(partition)
         read_at = time.monotonic()
+
         while await _find_position(consumer, partition) < end:
             async with translate_errors(partition.topic):
                 polled = await consumer.getmany(partition, timeout_ms=POLL_MILLISECONDS)

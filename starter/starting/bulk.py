@@ -29,7 +29,8 @@ from starter.starting.start_request import find_sources, first_entry
 LINGER_SECONDS = 0.2
 """How long messages wait for others of their pack while the stream brings nothing new."""
 
-LINGERS_MAX, FEW = 5, 1000
+LINGERS_MAX = 5
+FEW = 1000
 """On a slow stream, fewer than FEW buffered messages are flushed after LINGERS_MAX intervals of LINGER_SECONDS."""
 
 GATHERED_SECONDS = 10.0
@@ -93,6 +94,7 @@ class BulkStarter:
             chunk = Chunk[Tag](found, pack_index(wish.id, found.packs))
             chunk.add(tag, _to_entry(found, chunk.index, wish, envelope))
             found = self._start_chunk(chunk, _name_session(wish))
+
         (receipt,) = await found
         return receipt
 
@@ -123,22 +125,28 @@ class BulkStarter:
         return self._layouts.known(kind) or await self._layouts.ensure(kind, lane)
 
     async def _read(self, wishes: Wishes[Tag], pool: TaskPool[Receipts[Tag]]) -> None:
-        buffer, is_fresh = ChunkBuffer[Tag](self._settings.pack_room), False
+        buffer = ChunkBuffer[Tag](self._settings.pack_room)
+        is_fresh = False
         flushing = asyncio.Lock()
 
         async def flush_when_idle() -> None:
             nonlocal is_fresh
             lingers = 0
+
             while True:
                 await asyncio.sleep(LINGER_SECONDS)
                 lingers = lingers + 1 if len(buffer) else 0
                 chunks: Iterable[Chunk[Tag]] = ()
+
                 if not is_fresh or (lingers >= LINGERS_MAX and len(buffer) < FEW):
-                    chunks, lingers = buffer.take_all(), 0
+                    chunks = buffer.take_all()
+                    lingers = 0
                 elif pool.is_half_empty:
                     chunks = buffer.take_old(time.monotonic() - GATHERED_SECONDS)
+
                 async with flushing:
                     await self._hand_over(chunks, pool)
+
                 is_fresh = False
 
         flusher = asyncio.create_task(flush_when_idle())
@@ -237,9 +245,11 @@ def _to_entry(layout: Layout, index: int, wish: Wish, envelope: Envelope | None)
     else:
         sources = find_sources(wish)
         trace = NO_TRACE
+
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
         return to_entry(ended, layout.lane)
+
     spread = _find_spread(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
     return first_entry(envelope, now, layout.lane, sources=sources, trace=trace, spread=spread)
 

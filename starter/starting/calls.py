@@ -53,6 +53,7 @@ class TaskPool(Generic[Answer]):
         """Yield results until `beginning`, which submits the calls, and all calls have ended; an error cancels them."""
         source = asyncio.create_task(beginning)
         source.add_done_callback(lambda _: self._ended.put_nowait(None))
+
         is_over = False
         try:
             while self._under_way or not is_over:
@@ -88,25 +89,33 @@ class RetryingCaller:
         Unless `is_patient`, the call is repeated only while the server is starting.
         """
         give_up_at = time.monotonic() + (self._patience if is_patient else 0.0)
-        attempts, is_starting = 0, False
+        attempts = 0
+        is_starting = False
+
         while True:
             await self._limiter.take()
             attempts += 1
+
             try:
                 answer = await send()
             except RPCError as exc:
                 if not is_transient(exc):
                     self._limiter.note_answered()
                     return exc, attempts
+
                 if lacks_namespace(exc) and not is_starting:  # the server is starting: full patience again
-                    give_up_at, is_starting = time.monotonic() + self._patience, True
+                    give_up_at = time.monotonic() + self._patience
+                    is_starting = True
+
                 if time.monotonic() >= give_up_at:
                     return exc, attempts
+
                 if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
                     self.throttled += 1
                     self._limiter.note_throttled()
                 else:
                     self.retried += 1
+
                 await asyncio.sleep(backoff_seconds(attempts))
             else:
                 self._limiter.note_answered()
@@ -157,6 +166,7 @@ class RateLimiter:
         now = self._clock()
         if now - self._throttled_at < COOLDOWN_SECONDS:
             return
+
         self._forget_answers(now)
         before = max(min(self.rate, len(self._answered) / WINDOW_SECONDS), self._floor)
         self._step = max(before * INCREASE_SHARE, self._floor)

@@ -56,16 +56,19 @@ class Chunk(Generic[Tag]):
         """Add messages whose entries are JSON already, in order, until the chunk is full; gives how many fit in."""
         count = min(len(ids), max(self.layout.size - len(self.tags), 0))
         room = CHUNK_BYTES_MAX - len(self.body)
+
         encoded = ",".join(entries[:count]).encode()
         if len(encoded) > room:
             count = _count_until(room, entries[:count])
             encoded = ",".join(entries[:count]).encode()
+
         if count:
             self.due = None
             separated = bool(self.tags)
             self.body += b"," * separated + encoded
             self.names += b"\n" * separated + "\n".join(ids[:count]).encode()
             self.tags += tags[:count]
+
         return count
 
     def pick(self, positions: Iterable[int]) -> "Chunk[Tag]":
@@ -107,6 +110,7 @@ class ChunkBuffer(Generic[Tag]):
         key = (layout.kind, index)
         if (chunk := self._chunks.get(key)) is None:
             chunk = self._chunks[key] = Chunk(layout, index)
+
         before = len(chunk.body)
         chunk.add(tag, entry)
         self._count += 1

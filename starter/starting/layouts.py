@@ -49,7 +49,8 @@ GROWTH_MIN = 1.125
 ASKED_SECONDS = 2.0
 """By what factor the packs of a crowded kind grow at least, and how soon the same number may be asked for again."""
 
-BELIEVED_SECONDS, MISSING_SECONDS = 30.0, 2.0
+BELIEVED_SECONDS = 30.0
+MISSING_SECONDS = 2.0
 """How long a process caches the layouts that it has read: they change rarely, but one that is missing, or has fewer
 packs than were asked for, may change soon."""
 
@@ -101,6 +102,7 @@ class Layouts:
             layout = await self.find(kind)
         if layout is not None and declared is not None and declared.packs > layout.packs:
             await self._ask(kind, declared.packs)
+
         return layout
 
     def forget(self, kind: str) -> None:
@@ -118,6 +120,7 @@ class Layouts:
         asked_at, asked = self._asked.get(layout.kind, (-math.inf, 0))
         if wanted <= present.packs or (wanted <= asked and time.monotonic() < asked_at + ASKED_SECONDS):
             return
+
         self._asked[layout.kind] = (time.monotonic(), wanted)
         await self._ask(layout.kind, wanted)
 
@@ -129,6 +132,7 @@ class Layouts:
         await self._ask(layout.kind, packs)
         last = layout.packs
         moved_at = time.monotonic()
+
         while last < packs:
             self.forget(layout.kind)
             stored = await self.find(layout.kind)
@@ -145,11 +149,13 @@ class Layouts:
         """Raise PackNotServed for a kind that no worker serves, or that has got no more packs for STORE_SECONDS."""
         with translate_rpc_errors():
             queue = await describe_queue(self._client, task_queue(self._settings.task_queue_prefix, layout.lane))
+
         if not is_polled(queue):
             raise PackNotServed(
                 f"no worker of lane {layout.lane} serves kind {layout.kind!r}, and only packs can move their messages; "
                 f"start one: dormice worker --lane {layout.lane}"
             )
+
         if time.monotonic() - moved_at > STORE_SECONDS:
             raise PackNotServed(
                 f"kind {layout.kind!r} has {packs:,} packs, and no more for {STORE_SECONDS:.0f} s: a handler at work "
@@ -171,6 +177,7 @@ class Layouts:
         request = DescribeWorkflowExecutionRequest(namespace=self._client.namespace, execution=described_workflow)
         describe = self._client.workflow_service.describe_workflow_execution
         layout: Layout | None = None
+
         try:
             described = await describe(request, retry=is_patient, timeout=CALL_TIMEOUT)
         except RPCError as exc:
@@ -181,6 +188,7 @@ class Layouts:
             if kept.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
                 (memo,) = await self._client.data_converter.decode([kept.memo.fields[LAYOUT_MEMO]])
                 layout = Layout.load(kind, memo)
+
         _, asked = self._asked.get(kind, (0.0, 0))
         is_settled = layout is not None and layout.packs >= asked
         believed = BELIEVED_SECONDS if is_settled else MISSING_SECONDS

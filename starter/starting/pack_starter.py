@@ -141,12 +141,14 @@ class PackStarter:
         encoded = encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}"
         argument = to_raw_bytes(encoded)
         counts: dict[str, Any] | None = None
+
         if pack_workflow_id(layout.kind, chunk.index) not in self._begun:  # only the call that starts a pack needs them
             if chunk.due is None:
                 counts = count_entries(decode_json(b"[" + chunk.body + b"]"), (), layout.lane, now)
             else:
                 counts = count_due(chunk.due, now)
             counts[FIRST] = True
+
         given = (self._client, self._settings, layout, chunk.index)
         request = await build_pack_request(*given, signal=ADMIT, argument=argument, counts=counts)
         request.request_id = token
@@ -181,7 +183,9 @@ class PackStarter:
 
     async def _query_receipt(self, name: str, token: str) -> dict[str, Any]:
         pack = self._client.get_workflow_handle(name)
-        give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
+        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
+        attempts = 0
+
         while True:
             try:
                 if (receipt := await query(pack, "receipt", token)) is not None:
@@ -190,9 +194,11 @@ class PackStarter:
                 if queue := await self._room.look(name):
                     unserved = f"no worker serves its pack {name} (task queue {queue})"
                     raise RetryLater(f"{unserved}, which has it and will take it in") from None
+
             if time.monotonic() >= give_up_at:
                 patience = self._settings.patience
                 raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")
+
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 

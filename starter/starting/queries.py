@@ -23,12 +23,13 @@ QUERY_TIMEOUT = timedelta(seconds=5)
 NO_ANSWER = (RPCError, TimeoutError, WorkflowQueryFailedError)
 """What `query` raises when no worker, or no server, answers."""
 
-ROOM_BYTES, ROOM_EVENTS = 8 * 1024 * 1024, 4_000
+ROOM_BYTES = 8 * 1024 * 1024
+ROOM_EVENTS = 4_000
 """Whoever repeats a start or signal adds to the history of a pack that no worker serves. By default, the server ends a
 workflow with more than 50 MB, and all its messages with it, and refuses signals after 10,000."""
 
 SERVED_SECONDS = 20.0
-"""How long a process believes what a task queue told of its workers."""
+"""How long the answer about a queue's workers is cached."""
 
 
 async def query(
@@ -52,8 +53,10 @@ class QueryRoom:
     """Limits the queries at once: half as many when one got no answer, one more for each that did (AIMD)."""
 
     def __init__(self, most: int, least: int = 2) -> None:
-        self._most, self._least = most, least
-        self._at_once, self._asking = most, 0
+        self._most = most
+        self._least = least
+        self._at_once = most
+        self._asking = 0
         self._changed = asyncio.Condition()
 
     async def query(
@@ -63,6 +66,7 @@ class QueryRoom:
         async with self._changed:
             await self._changed.wait_for(lambda: self._asking < self._at_once)
             self._asking += 1
+
         is_answered = True
         try:
             return await query(workflow, name, *argument, reject=reject)
@@ -120,7 +124,8 @@ class HistoryRoom:
 
     def note_size(self, described: WorkflowExecutionDescription) -> None:
         """Note whether the history of a pack that did not answer has room."""
-        pack_id, size = described.id, described.raw_description.workflow_execution_info.history_size_bytes
+        pack_id = described.id
+        size = described.raw_description.workflow_execution_info.history_size_bytes
         if described.close_time is None and (size > ROOM_BYTES or described.history_length > ROOM_EVENTS):
             waiting = f"{described.history_length} events of {size / 1e6:.1f} MB wait for it"
             self._full[pack_id] = f"its pack {pack_id} does not answer; {waiting}, so nothing is added until it does"

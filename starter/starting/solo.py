@@ -100,9 +100,11 @@ class SoloStarter:
             state = first_state(envelope, time.time(), sources, trace)
         except InvalidEnvelope as exc:
             return Receipt(tag, name, StartOutcome.REJECTED, reason=str(exc), attempts=0)
+
         given = (self._client, self._settings, state, make_request_id(envelope, session))
         request = await build_start_request(*given, restarts_finished=restarts_finished)
         send = self._client.workflow_service.start_workflow_execution
+
         answer, attempts = await self._caller.call_service(send, request)
         if not isinstance(answer, RPCError):
             return Receipt(tag, name, StartOutcome.STARTED, answer.run_id, attempts=attempts)
@@ -117,6 +119,7 @@ class SoloStarter:
         envelope = delivery.envelope
         if envelope is not None and envelope.idempotency_key:
             envelope = envelope.model_copy(update={"idempotency_key": ""})
+
         finished: Mapping[str, int] | RPCError | None = None
         while True:
             if envelope is not None:
@@ -130,22 +133,26 @@ class SoloStarter:
                 )
                 if started.outcome is not StartOutcome.ALREADY_RUNNING:
                     return started
+
             signalled = await self._signal(delivery, tag)
             if signalled is not None:
                 return await self._compare(delivery, signalled)
             if envelope is None:
                 return Receipt(tag, name, StartOutcome.IGNORED)
+
             finished, attempts = await self._caller.call(lambda: self._read_sources(name))
             if isinstance(finished, RPCError):
                 if not is_missing(finished):
                     return to_refusal(finished, tag, name, attempts)
                 finished = {}
+
             if (repeated := _find_repetition(delivery, finished)) is not None:
                 outcome, reason = repeated
                 return Receipt(tag, name, outcome, reason=reason)
 
     async def _signal(self, delivery: Delivery, tag: Tag) -> Receipt[Tag] | None:
-        name, signal = workflow_id(delivery.kind, delivery.id), delivery.to_signal()
+        name = workflow_id(delivery.kind, delivery.id)
+        signal = delivery.to_signal()
         request = SignalWorkflowExecutionRequest(
             namespace=self._client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=name),
@@ -155,10 +162,12 @@ class SoloStarter:
         )
         request.input.payloads.extend(await self._client.data_converter.encode([signal]))
         send = self._client.workflow_service.signal_workflow_execution
+
         answer, attempts = await self._caller.call_service(send, request)
         if not isinstance(answer, RPCError):
             outcome = StartOutcome.STOPPED if delivery.envelope is None else StartOutcome.REVISED
             return Receipt(tag, name, outcome, attempts=attempts)
+
         return None if is_missing(answer) else to_refusal(answer, tag, name, attempts)
 
     async def _compare(self, delivery: Delivery, receipt: Receipt[Tag]) -> Receipt[Tag]:

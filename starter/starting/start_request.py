@@ -66,7 +66,8 @@ def first_entry(
     A scheduled message is never pulled forward to before `scheduled_at`: that is its earliest time.
     """
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
-    tolerance, offset = envelope.tolerance_seconds, 0.0
+    tolerance = envelope.tolerance_seconds
+    offset = 0.0
     expires_at = 0.0
     if envelope.expires_at is not None:
         # to the millisecond, as the due time that it bounds; above 0, which stands for no expiry
@@ -75,9 +76,11 @@ def first_entry(
         tolerance = min(tolerance, max(expires_at - max(scheduled or now, now), 0.0))
     if tolerance:
         offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
+
     due, early, late, why = _find_moments(scheduled, tolerance, offset, now)
     if spread:
         late = spread.limit(late)
+
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, early, late, 0, envelope.payload, [started]]
     lane = "" if envelope.lane == pack_lane else envelope.lane
@@ -117,24 +120,35 @@ class EntryColumns(NamedTuple):
 
 def encode_first_entries(columns: EntryColumns, now: float, spread: PackSpread) -> list[str]:
     """Give the entries of new messages as JSON: those that `first_entry` makes, without an object for each."""
-    started_at, entries = round(now * 1000), list[str]()
+    started_at = round(now * 1000)
+    entries = list[str]()
+
     for message_id, scheduled, tolerance, payload, others in zip(*columns, strict=True):
-        moment, offset = None if scheduled is None else scheduled / 1e6, spread(tolerance) if tolerance else 0.0
+        moment = None if scheduled is None else scheduled / 1e6
+        offset = spread(tolerance) if tolerance else 0.0
         due, early, late, why = _find_moments(moment, tolerance, offset, now)
-        named, more = encode_json(message_id).decode(), f",{encode_json(others).decode()}" if others else ""
+        named = encode_json(message_id).decode()
+        more = f",{encode_json(others).decode()}" if others else ""
         started = f'[[{due - started_at},0,"started",0,"{why}"]]'
         entries.append(f"[{named},{due},{early},{spread.limit(late)},0,{payload},{started}{more}]")
+
     return entries
 
 
 def _find_moments(scheduled: float | None, tolerance: float, offset: float, now: float) -> tuple[int, int, int, str]:
     """Return when a message is due, how much earlier and later it may run, all in milliseconds, and the reason."""
     if scheduled is None or scheduled <= now:
-        base, earliest, why = now, floor_ms(now), "due at once"
+        base = now
+        earliest = floor_ms(now)
+        why = "due at once"
     else:
-        base, earliest, why = scheduled, ceil_ms(scheduled), "scheduled by its sender"
+        base = scheduled
+        earliest = ceil_ms(scheduled)
+        why = "scheduled by its sender"
+
     if not tolerance:
         return earliest, 0, 0, why
+
     due = _to_milliseconds(base + offset, now)
     return due, due - earliest, max(floor_ms(base + tolerance) - due, 0), why
 
@@ -160,6 +174,7 @@ async def build_start_request(
     reuse = WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
     if restarts_finished:
         reuse = WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+
     request = StartWorkflowExecutionRequest(
         **_start_fields(client, settings, MESSAGE_WORKFLOW, state.workflow_id, state.lane),
         request_id=request_id,
@@ -168,11 +183,13 @@ async def build_start_request(
     )
     if state.priority != USUAL_PRIORITY or state.tenant:  # else the server's default; the request is a little smaller
         request.priority.CopyFrom(Priority(priority_key=state.priority, fairness_key=state.tenant))
+
     first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes}
     wire, summary = await client.data_converter.encode([first, f"{state.kind} {state.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)
     _index(request, attributes_at_start(state, time.time(), settings.index_after.total_seconds()))
+
     return request
 
 
@@ -203,8 +220,10 @@ async def build_pack_request(
     first, second, *others = await client.data_converter.encode([empty, argument, *([counts] if counts else [])])
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)
+
     for payload in others:
         request.memo.fields[COUNTS_MEMO].CopyFrom(payload)
+
     _index(request, pack_attributes_at_start(layout.kind, layout.lane))
     return request
 

@@ -61,6 +61,7 @@ class GateControl:
         with translate_rpc_errors():
             queue, lacking = await self._find_home()
             await send_closing(self._client, self._prefix, queue, gate, closing, replaces=True)
+
         return lacking
 
     async def open(self, gate: str) -> str:
@@ -84,6 +85,7 @@ class GateControl:
         for queue in queues:
             if await self._is_served(queue):
                 return queue, ""
+
         return queues[0], ""
 
     async def _is_served(self, queue: str) -> bool:
@@ -121,8 +123,10 @@ class IdleControl:
         """Read the status from the server; no worker is needed."""
         with translate_rpc_errors():
             described = await find_workflow(self._client, idle_workflow_id(task_queue(self._prefix, lane)))
+
         if described is None:
             return IdleStatus(lane=lane, is_on=False, doing="", limits=IdleLimits(), pulled=PullCounts())
+
         kept: dict[str, Any] = (await described.memo()).get(IDLE_MEMO, {})
         details = await self._read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
         return IdleStatus(
@@ -178,5 +182,6 @@ def _check_implicit(gate: str) -> None:
         problem = "names no kind; write it as 'dormice handlers' prints it, for example kind:price"
     elif gate.startswith(TENANT_GATE) and not 0 < len(name.encode()) <= TENANT_MAX_BYTES:
         problem = f"names no tenant; give 1 to {TENANT_MAX_BYTES} bytes after {TENANT_GATE}"
+
     if problem:
         raise InvalidSetting(f"gate: {gate!r} {problem}")

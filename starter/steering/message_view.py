@@ -22,7 +22,9 @@ from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from
 HAS_ENDED = frozenset({*ENDS, *ENDED_OTHERWISE.values()})
 RESTS = HAS_ENDED | {"parked"}
 """States in which nothing more happens to a message unless somebody acts."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_GROWTH = 0.1, 2.0, 1.4
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+PAUSE_GROWTH = 1.4
 UNKNOWN = "no message {} is known; 'dormice list' shows those that are alive"
 
 
@@ -60,16 +62,22 @@ def to_document(view: MessageView, web_ui: str = "") -> dict[str, Any]:
     listed = view.listed
     known = {"state": listed.state, "lane": listed.lane, "priority": view.priority, **(view.status or view.ended or {})}
     why = (view.status or {}).get("why") or (f"parked: {listed.parked_reason}" if listed.parked_reason else None)
+
     if listed.state in ENDED_OTHERWISE.values():
         known["state"] = listed.state
         why = f"its workflow was ended as {listed.state}, by something else than the message itself"
+
     if view.gate and why:
         why = f"{why}; {view.gate}"
+
     is_due = view.ended is None and listed.state not in {*ENDED_OTHERWISE.values(), "parked"}
-    due_at, earliest_at = listed.due_at, listed.earliest_at
+    due_at = listed.due_at
+    earliest_at = listed.earliest_at
+
     if view.status is not None:
         due_at = datetime.fromtimestamp(view.status["due_at_epoch"], UTC)
         earliest_at = _read_moment(view.status["earliest_at"])
+
     return {
         "kind": listed.kind,
         "id": listed.id,
@@ -118,20 +126,27 @@ async def show(client: Client, packs: Packs, kind: str, message_id: str) -> Mess
     """Show one message, see `Control.show`."""
     if (layout := await packs.layouts.find(kind)) is not None:
         return await _show_packed(client, packs, layout, message_id)
+
     handle = client.get_workflow_handle(workflow_id(kind, message_id))
     described, status = await asyncio.gather(_describe(client, kind, message_id), query_or_none(handle, "status"))
     told = status
     if status is not None and "decisions" not in status:  # a worker of an older version
         told = await query_or_none(handle, "explain")
-    listed, ended, note = await to_listed(described), None, ""
+
+    listed = await to_listed(described)
+    ended = None
+    note = ""
+
     if described.status is WorkflowExecutionStatus.COMPLETED:
         with translate_rpc_errors():
             run = client.get_workflow_handle(described.id, run_id=described.run_id)
             ended = await run.result(rpc_timeout=CALL_TIMEOUT)
+
     if status is None:
         failing = await to_standstill(client, described)
         unserved = f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s"
         note = unserved if failing is None else failing.describe()
+
     return MessageView(
         listed=listed,
         status=status,
@@ -161,6 +176,7 @@ async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id:
     home = pack_workflow_id(layout.kind, pack_index(message_id, layout.packs))
     described = await client.get_workflow_handle(home).describe()
     is_over = status["state"] in ENDS
+
     return MessageView(
         listed=from_status(status),
         status=status,

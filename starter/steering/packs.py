@@ -37,7 +37,8 @@ TURN_SECONDS = 300.0
 
 PAGE_SIZE = 1000
 ASKED_AT_ONCE = 16
-ASKED_MAX, ASK_SECONDS = 200, 10.0
+ASKED_MAX = 200
+ASK_SECONDS = 10.0
 """Up to so many packs are asked for exact counts if that takes no longer; more are counted by their memos."""
 READ_AT_ONCE = 32
 """Packs that are read side by side, most of them without a worker."""
@@ -76,8 +77,10 @@ class Packs:
         """
         if obstacle := await self._history.find_obstacle(layout, index):
             raise HistoryFull(obstacle)
+
         token = uuid.uuid4().hex
         handle = self._client.get_workflow_handle(pack_workflow_id(layout.kind, index))
+
         try:
             wire = write_steering(ids, signal, token)
             await handle.signal(SIGNAL_NAMES[type(signal)], wire, rpc_timeout=CALL_TIMEOUT)
@@ -85,6 +88,7 @@ class Packs:
             if is_missing(exc):
                 return list(ids)
             raise translate_rpc_error(exc) from exc
+
         return await self._find_missing(layout, index, token, ids)
 
     async def _find_missing(self, layout: Layout, index: int, token: str, ids: list[str]) -> list[str]:
@@ -104,6 +108,7 @@ class Packs:
                 if (await self.query(layout, index, "overview"))["strays"] == 0:
                     return await self.status(layout, other, message_id)
                 await asyncio.sleep(backoff_seconds(1))
+
         return found
 
     async def iterate(self, selection: Selection, pass_over: PassOver | None = None) -> AsyncIterator[ListedMessage]:
@@ -149,7 +154,8 @@ class Packs:
         read: Callable[[Pack, bool], Awaitable[list[Found]]],
         pass_over: PassOver | None = None,
     ) -> AsyncIterator[tuple[Pack, list[Found]]]:
-        left, is_patient = packs, False
+        left = packs
+        is_patient = False
 
         async def try_to_read(pack: Pack) -> list[Found] | PackBusy:
             try:
@@ -158,7 +164,8 @@ class Packs:
                 return exc
 
         while True:
-            busy, answered = dict[Pack, PackBusy](), 0
+            busy = dict[Pack, PackBusy]()
+            answered = 0
             async with contextlib.aclosing(read_ahead(left, try_to_read, READ_AT_ONCE)) as reading:
                 async for pack, found in reading:
                     if isinstance(found, PackBusy):
@@ -171,7 +178,8 @@ class Packs:
             if is_patient and not answered:
                 _give_up(list(busy.values()), pass_over)
                 return
-            left, is_patient = iterate_packs(busy), True
+            left = iterate_packs(busy)
+            is_patient = True
 
     async def _list(self, pack: Pack, requests: Sequence[dict[str, Any]], *, is_patient: bool) -> list[dict[str, Any]]:
         stored = await self._read_stored(pack)
@@ -199,6 +207,7 @@ class Packs:
         stored = await self._read_stored(pack)
         if stored.is_current:
             return stored.page(request)
+
         layout, index = pack
         await self._look(layout, self._client.get_workflow_handle(pack_workflow_id(layout.kind, index)))
         return (await self.query(*pack, "page", request))["messages"]
@@ -259,6 +268,7 @@ class Packs:
             known = layout.packs
             for index in range(known):
                 yield layout, index
+
         with translate_rpc_errors():
             async for execution in self._client.list_workflows(selection.to_pack_query(), page_size=500):
                 kind, index = pack_of(execution.id)
@@ -276,8 +286,10 @@ class Packs:
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
         where = f"pack {name} on lane {layout.lane}"
-        untold_since, moved_at = math.inf, time.monotonic()
-        mark, attempts = None, 0
+        untold_since = math.inf
+        moved_at = time.monotonic()
+        mark = None
+        attempts = 0
         while True:
             has_answered, answer = await self._ask(handle, question, *argument)
             if answer is not None:
@@ -288,7 +300,8 @@ class Packs:
             if time.monotonic() - untold_since >= self._settings.patience.total_seconds():
                 raise PackBusy(f"{where} has it, but did not tell within {self._settings.patience} what became of it")
 
-            before, (mark, is_in_turn) = mark, await self._look(layout, handle)
+            before = mark
+            mark, is_in_turn = await self._look(layout, handle)
             if mark is not None and mark != before:
                 moved_at = time.monotonic()
             if not is_patient or time.monotonic() - moved_at >= (TURN_SECONDS if is_in_turn else PATIENCE_SECONDS):
@@ -310,6 +323,7 @@ class Packs:
                 return True, _NOTHING  # ended from outside: its messages are no longer alive
         except NO_ANSWER:
             pass
+
         return False, None
 
     async def _look(self, layout: Layout, handle: WorkflowHandle[Any, Any]) -> tuple[tuple[str, int, int] | None, bool]:
@@ -325,6 +339,7 @@ class Packs:
             self._history.note_size(described)
         except RPCError:
             return None, False  # the caller's patience decides
+
         if not is_polled(queue):
             prefix = prefix_of(described.task_queue)
             raise PackNotServed(
@@ -332,8 +347,10 @@ class Packs:
                 f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
                 + ("" if prefix == self._settings.task_queue_prefix else f" --set task_queue_prefix={prefix}")
             )
+
         if failing is not None:
             raise StandsStill(failing.describe())
+
         task = described.raw_description.pending_workflow_task
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
         is_in_turn = task.attempt <= 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)

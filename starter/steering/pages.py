@@ -59,12 +59,14 @@ class _Place(NamedTuple):
         """Read a cursor; raises GiveUp for what is none."""
         if not cursor:
             return cls()
+
         try:
             values: Any = decode_json(base64.urlsafe_b64decode(cursor.encode("ascii", "replace")))
             is_packed, token, pack, after = values
             place = cls(is_packed, base64.b64decode(token), pack, after)
         except (ValueError, TypeError, binascii.Error):
             place = None
+
         if place is None or [*map(type, place)] != [bool, bytes, int, str] or place.pack < 0:
             raise GiveUp("cursor: is none of those that a page ends with; leave it out to begin anew")
         return place
@@ -83,10 +85,13 @@ class MessagePages:
 
     async def read(self, limit: int, cursor: str = "") -> MessagePage:
         """Give at most `limit` messages from a cursor on."""
-        place, page = _Place.read(cursor), MessagePage([], left_out=list[str]())
+        place = _Place.read(cursor)
+        page = MessagePage([], left_out=list[str]())
+
         with translate_rpc_errors():
             if not place.is_packed:
-                query, token = self._selection.to_query(), place.token or None
+                query = self._selection.to_query()
+                token = place.token or None
                 listing = self._client.list_workflows(query, page_size=limit, next_page_token=token)
                 await listing.fetch_next_page()
                 page.messages.extend([await to_listed(execution) for execution in listing.current_page or ()])
@@ -94,6 +99,7 @@ class MessagePages:
                     return page._replace(cursor=_Place(token=listing.next_page_token).write())
                 place = _Place(is_packed=True)
             following, left_out = await self._add_packed(limit, place, page.messages)
+
         return page._replace(cursor="" if following is None else following.write(), left_out=left_out)
 
     async def _add_packed(
@@ -144,5 +150,6 @@ class MessagePages:
             sentence = str(exc)
         except TimeoutError:
             sentence = f"pack {pack_workflow_id(layout.kind, index)} on lane {layout.lane} does not answer"
+
         self._silent.add(layout.lane)
         return sentence

@@ -140,7 +140,9 @@ class Sender:
                 pass
 
     async def _send_patiently(self, group: Group, counts: SignalCounts, full_until: float) -> None:
-        give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
+        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
+        attempts = 0
+
         while True:
             try:
                 missing, pending = await self._send_to_group(group)
@@ -155,8 +157,10 @@ class Sender:
                     attempts += 1
                     await asyncio.sleep(backoff_seconds(attempts))
                     continue
+
                 if not is_full:
                     raise
+
                 counts.unsent += len(group.ids)
                 others = f" and {len(group.ids) - 1:,} more of its pack" if len(group.ids) > 1 else ""
                 counts.report(f"{workflow_id(group.kind, group.ids[0])}{others} got nothing: {exc}")
@@ -177,12 +181,14 @@ class Sender:
         missing = await self._packs.steer(group.layout, group.index, group.ids, self._signal)
         if not self._blocking_state:
             return missing, []
+
         blocked = await self._packs.list_ids(group.layout, group.index, self._blocking_state)
         names = [workflow_id(group.kind, message_id) for message_id in group.ids if message_id in blocked]
         return missing, [self._sentence.format(name=name) for name in names]
 
     async def _send_to_solo(self, name: str, ids: list[str]) -> _Sent:
-        handle, signal = self._client.get_workflow_handle(name), self._signal
+        handle = self._client.get_workflow_handle(name)
+        signal = self._signal
         try:
             if isinstance(signal, Reprioritize):
                 # first, because the signal's own task waits in the queue in which the message is to move up
@@ -195,6 +201,7 @@ class Sender:
             if is_missing(exc):
                 return ids, []
             raise translate_rpc_error(exc) from exc
+
         return [], [self._sentence.format(name=name)] if is_blocked else []
 
 
@@ -206,6 +213,7 @@ async def is_solo_in(client: Client, name: str, state: str) -> bool:
         raise StandsStill(failing.describe())
     if not state or described.typed_search_attributes.get(STATE) != state:
         return False
+
     # the index does not show yet what a recent signal has changed; the message itself knows
     status = await query_or_none(handle, "status")
     return status is None or status["phase"] == state
@@ -215,19 +223,23 @@ async def group_names(names: AsyncIterable[tuple[str, str]], layouts: Layouts) -
     """Group a stream of (kind, id) by pack; a message that has a workflow of its own is yielded at once."""
     groups: dict[tuple[str, int], Group] = {}
     held_back = 0
+
     async for kind, message_id in names:
         layout = await layouts.find_patiently(kind)
         if layout is None:
             yield Group(kind, ids=[message_id])
             continue
+
         index = pack_index(message_id, layout.packs)
         group = groups.setdefault((kind, index), Group(kind, layout, index))
         group.ids.append(message_id)
+
         held_back += 1
         if len(group.ids) >= IDS_MAX or held_back >= HELD_BACK_MAX:
             fullest = max(groups, key=lambda key: len(groups[key].ids))
             held_back -= len(groups[fullest].ids)
             yield groups.pop(fullest)
+
     for group in groups.values():
         yield group
 
@@ -238,6 +250,7 @@ def check_signal(signal: Signal, settings: Settings) -> None:
     fields |= {"scheduled_at": getattr(signal, "due_at", None), "expires_at": getattr(signal, "expires_at", None)}
     if (priority := getattr(signal, "priority", None)) is not None:
         fields["priority"] = priority
+
     rules = EnvelopeRules({"any": "short"}, settings.payload_max_bytes)
     try:
         parse_envelope({"kind": "any", "id": "any", **fields}, rules)

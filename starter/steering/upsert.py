@@ -65,7 +65,9 @@ class UpsertSender:
         return receipt
 
     async def _find_obstacle(self, delivery: Delivery) -> str:
-        name, (state, sentence) = workflow_id(delivery.kind, delivery.id), find_obstacle(delivery.to_signal())
+        name = workflow_id(delivery.kind, delivery.id)
+        state, sentence = find_obstacle(delivery.to_signal())
+
         if (layout := await self._packs.layouts.find(delivery.kind)) is None:
             try:
                 is_blocked = await is_solo_in(self._client, name, state)
@@ -76,35 +78,44 @@ class UpsertSender:
         else:
             status = await self._packs.status(layout, pack_index(delivery.id, layout.packs), delivery.id)
             is_blocked = status is not None and status["phase"] == state
+
         return sentence.format(name=name) if is_blocked else ""
 
     async def _change(self, delivery: Delivery, signal: Revise) -> Receipt[None]:
         name = workflow_id(delivery.kind, delivery.id)
         sender = Sender(self._client, self._settings, self._packs, signal, is_named=True)
         sentence = await sender.send(delivery.kind, delivery.id)
+
         status = await self._read_status(delivery)
         if delivery.source not in status["sources"]:
             wanted = [] if signal.if_version is None else [f"at version {signal.if_version}"]
             wanted += [] if signal.if_due_before is None else [f"due before {signal.if_due_before}"]
             found = f"is at version {status['version']} and due {status['due_at']}, not {' and '.join(wanted)}"
             raise ConditionUnmet(f"{name} {found}; nothing was changed, look at it and decide anew")
+
         if is_key_reused(status["sources"], delivery.source, delivery.offset):
             return Receipt(None, name, StartOutcome.REJECTED, reason=KEY_REUSED)
         return Receipt(None, name, StartOutcome.REVISED, reason=sentence)
 
     async def _read_status(self, delivery: Delivery) -> dict[str, Any]:
         """Read a message's status once it has taken its signals; raises RetryLater if it does not within `patience`."""
-        name, layout = workflow_id(delivery.kind, delivery.id), await self._packs.layouts.find(delivery.kind)
-        give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
+        name = workflow_id(delivery.kind, delivery.id)
+        layout = await self._packs.layouts.find(delivery.kind)
+        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
+        attempts = 0
+
         while True:
             if layout is None:
                 status = await query_or_none(self._client.get_workflow_handle(name), "status")
             else:
                 status = await self._packs.status(layout, pack_index(delivery.id, layout.packs), delivery.id)
+
             if status is not None:
                 return status
+
             if time.monotonic() >= give_up_at:
                 told = f"did not tell within {self._settings.patience} what became of it"
                 raise RetryLater(f"{name} has the signal, but {told}; 'dormice show {name}' tells more")
+
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))

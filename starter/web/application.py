@@ -73,6 +73,7 @@ def make_application(
     application.state.installation = installation
     application.state.page = page
     application.state.document = describe_api(operations, version)
+
     return application
 
 
@@ -112,6 +113,7 @@ async def show_readiness(request: Request) -> Response:
         is_serving = False
     if is_serving:
         return answer({"ready": True})
+
     return answer({"ready": False, "reason": "the server does not answer"}, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -129,9 +131,11 @@ def _find_problem(request: Request, exc: Exception) -> Problem:
         return exc
     if isinstance(exc, DormiceError):
         return to_problem(exc)
+
     if not isinstance(exc, HTTPException):  # it is in the log
         sentence = f"a defect of dormice itself ({type(exc).__name__}); its log says where"
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, sentence)
+
     status = HTTPStatus(exc.status_code)
     what = "use another method"
     if status is HTTPStatus.NOT_FOUND:

@@ -44,10 +44,12 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
         path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
         scope = {**scope, "path": path, "root_path": ""}
         request = Request(scope)
         page = self._page if self._page is not None and self._page.has(path) else None
+
         try:
             self._check_place(request)
             access = self._find_access(request) if page is None else self._find_visitor(request, page)
@@ -55,6 +57,7 @@ class Guard:
             response = problem.to_response() if page is None else page.refuse(request, problem)
             await response(scope, receive, send)
             return
+
         await self._app({**scope, "access": access}, receive, send)
 
     def _check_place(self, request: Request) -> None:
@@ -78,6 +81,7 @@ class Guard:
             raise Problem(HTTPStatus.UNAUTHORIZED, sentence, "Authorization")
         if request.method not in READ_METHODS and not access.may_write:
             raise Problem(HTTPStatus.FORBIDDEN, "this token is for reading; use one that may write")
+
         return access
 
     def _find_visitor(self, request: Request, page: OperationsPage) -> Access:
@@ -92,6 +96,7 @@ class Guard:
             raise Problem(HTTPStatus.UNAUTHORIZED, "sign in first: this page shows nothing to people without a token")
         if request.method not in READ_METHODS:
             page.check_writing(access)
+
         return replace(access, may_write=access.may_write and page.is_writable)
 
 

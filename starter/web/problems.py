@@ -60,6 +60,7 @@ class Problem(Exception):
             headers["Accept-Encoding"] = "gzip"
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
+
         return Response(encode_json(document), self.status.value, headers, MEDIA_TYPE)
 
 

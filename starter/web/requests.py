@@ -61,7 +61,8 @@ def read_part(request: Request, name: str) -> str:
 
 def read_name(request: Request) -> tuple[str, str]:
     """Read the kind and id of the path, of a message that this caller may know of."""
-    kind, message_id = read_part(request, "kind"), read_part(request, "id")
+    kind = read_part(request, "kind")
+    message_id = read_part(request, "id")
     find_access(request).check_kind(kind)
     try:
         check_dots(message_id)
@@ -78,11 +79,13 @@ async def read_object(request: Request, payload_max_bytes: int, *, is_optional: 
             return {}
         # as from an upload whose file was empty
         raise Problem(HTTPStatus.BAD_REQUEST, "body: is empty; send one JSON object, {} for one without fields", "body")
+
     check_media_type(request, "application/json")
     try:
         value = parse_json(body)
     except ValueError as exc:
         raise Problem(HTTPStatus.BAD_REQUEST, f"body: {exc}; send one JSON object", "body") from exc
+
     if not isinstance(value, dict):
         raise Problem(HTTPStatus.BAD_REQUEST, "body: is no JSON object; send one", "body")
     return cast("dict[str, Any]", value)
@@ -111,6 +114,7 @@ async def read_body(request: Request, most: int) -> bytes:
         raise Problem(HTTPStatus.REQUEST_TIMEOUT, sentence, "body") from exc
     except ClientDisconnect as exc:
         raise Problem(HTTPStatus.BAD_REQUEST, "body: the caller hung up", "body") from exc
+
     return bytes(body)
 
 
@@ -254,12 +258,14 @@ async def check_owner(request: Request, kind: str, message_id: str, *, is_new_fi
     tenants = find_access(request).tenants
     if tenants is None:
         return
+
     try:
         owner = await find_api(request).control.find_owner(kind, message_id)
     except MessageNotFound:
         if not is_new_fine:
             raise
         return
+
     is_free = is_new_fine and owner.has_ended
     if not is_free and owner.tenant not in tenants:
         raise unknown_message(kind, message_id)
@@ -284,5 +290,6 @@ def read_selection(request: Request, *others: str) -> tuple[Selection, dict[str,
         selection.to_query()
     except ValueError as exc:
         raise Problem(HTTPStatus.BAD_REQUEST, str(exc).removeprefix("--"), str(exc)[2:].partition(" ")[0]) from exc
+
     find_access(request).check_whole(selection.kind)
     return selection, query

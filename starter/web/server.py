@@ -40,6 +40,7 @@ async def serving(application: Starlette, host: str, port: int) -> AsyncGenerato
         )
         server = _QuietServer(config)
         running = asyncio.create_task(server.serve([listener]))
+
         bound: tuple[str, int] = listener.getsockname()[:2]
         try:
             yield f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"

@@ -77,7 +77,8 @@ class Tokens:
 
     def find(self, given: str) -> Access | None:
         """Give what a token allows, None for an unknown one; takes as long for each."""
-        digest, found = _digest(given), None
+        digest = _digest(given)
+        found = None
         for known, access in self.known:
             if hmac.compare_digest(known, digest):
                 found = access
@@ -89,7 +90,8 @@ class Tokens:
         It is the token's place, when the session ends, and a code that only who knows the token can make: so any
         process with the same tokens knows it, and a changed token ends it.
         """
-        digest, ends_at = _digest(given), int(now) + SESSION_SECONDS
+        digest = _digest(given)
+        ends_at = int(now) + SESSION_SECONDS
         place = next((n for n, (known, _) in enumerate(self.known) if hmac.compare_digest(known, digest)), None)
         return None if place is None else f"{place}.{ends_at}.{_sign(digest, place, ends_at)}"
 
@@ -101,6 +103,7 @@ class Tokens:
             return None
         if int(place) >= len(self.known) or int(ends_at) <= now:
             return None
+
         digest, access = self.known[int(place)]
         signed = _sign(digest, int(place), int(ends_at))
         return access if hmac.compare_digest(signed.encode(), code.encode("utf-8", "surrogateescape")) else None
@@ -123,15 +126,21 @@ def _read(path: Path, name: str, table: Any) -> tuple[bytes, Access]:
     where = f"api_tokens_file: {path}: {name}"
     if not isinstance(table, dict):
         raise InvalidSetting(f'{where}: is no table; write [{name}] and below it token = "…"')
+
     given = cast("dict[str, Any]", table)
     if unknown := sorted(set(given) - set(_FIELDS)):
         raise InvalidSetting(f"{where}: has {unknown[0]}, which is no field; use {', '.join(_FIELDS)}")
-    token, may_write = given.get("token"), given.get("write", False)
+
+    token = given.get("token")
+    may_write = given.get("write", False)
+
     if not isinstance(token, str) or len(token) < TOKEN_LEAST:
         flaw = f"token has fewer than {TOKEN_LEAST} characters"
         raise InvalidSetting(f"{where}: {flaw}; take what 'openssl rand -hex 24' gives")
+
     if not isinstance(may_write, bool):
         raise InvalidSetting(f"{where}: write is {may_write!r}; write true or false")
+
     names = {each: _read_names(f"{where}: {each}", given.get(each)) for each in ("kinds", "tenants")}
     return _digest(token), Access(name, may_write, **names)
 

@@ -21,6 +21,7 @@ def read_verb(name: str, given: Mapping[str, Any]) -> Signal:
     if unknown := sorted(set(given) - set(known)):
         sentence = f"{unknown[0][:60]}: is no field of {name}; use {', '.join(known)}"
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, unknown[0][:60])
+
     try:
         return cast("Signal", read_signal(kind, [given]))
     except ValueError as exc:

@@ -33,15 +33,18 @@ async def report_throughput(client: Client, prefix: str, lanes: Iterable[str], c
     """Watch how `calls` of handlers grow by lane, and report each new highest rate to the server; for ever."""
     reported = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_REPORTING)
     while True:
-        before, began = dict(calls), asyncio.get_running_loop().time()
+        before = dict(calls)
+        began = asyncio.get_running_loop().time()
         await asyncio.sleep(WINDOW_SECONDS)
         lasted = asyncio.get_running_loop().time() - began
+
         for lane, highest in reported.items():
             per_second = (calls.get(lane, 0) - before.get(lane, 0)) / lasted
             if per_second < WORTH_REPORTING * highest:
                 continue
             with contextlib.suppress(RPCError):  # then the next window with such a rate is reported
-                queue, name = task_queue(prefix, lane), capacity_workflow_id(task_queue(prefix, lane))
+                queue = task_queue(prefix, lane)
+                name = capacity_workflow_id(task_queue(prefix, lane))
                 await signal_beginning(client, CAPACITY_WORKFLOW, name, queue, MEASURED, client.identity, per_second)
                 fields = {"action": "capacity_told", "queue": queue, "per_second": round(per_second, 2)}
                 logger.info("capacity told", extra=fields)
@@ -55,6 +58,7 @@ async def measure_overdue(
     queues = {lane: task_queue(settings.task_queue_prefix, lane) for lane in lanes}
     indexes = {lane: OverdueIndex(client, queue, settings.index_after) for lane, queue in queues.items()}
     wait = min(every, FIRST_AFTER)
+
     while telemetry.is_on:
         await asyncio.sleep(wait.total_seconds())
         readings: list[MetricValue] = []

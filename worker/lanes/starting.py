@@ -22,7 +22,9 @@ from shared.temporal.search_attributes import attributes_at_start
 
 logger = logging.getLogger(__name__)
 
-LEAST, MOST = 0.001, 1000.0  # the range of Temporal's fairness weights
+# the range of Temporal's fairness weights
+LEAST = 0.001
+MOST = 1000.0
 TENANTS_MAX = 1000  # the number of tenants whose weights Temporal keeps for a task queue
 
 
@@ -50,6 +52,7 @@ async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     rpc_timeout=CALL_TIMEOUT,
                 )
+
             if lane in settings.canary_lanes:
                 await _begin_canary(client, settings, lane, queue)
 
@@ -80,12 +83,15 @@ def read_weights(settings: Settings) -> dict[str, float]:
             weight = float(number)
         except ValueError:
             weight = 0.0
+
         if not (equals and tenant.strip() and LEAST <= weight <= MOST):
             raise InvalidSetting(
                 f"tenant_weights: {text!r} is no TENANT=WEIGHT with a weight from {LEAST:g} to {MOST:g}; "
                 "write for example acme=3,trial=0.2"
             )
+
         weights[tenant.strip()] = weight
+
     if len(weights) > TENANTS_MAX:
         raise InvalidSetting(f"tenant_weights: names {len(weights):,} tenants; the server keeps {TENANTS_MAX:,}")
     return weights
@@ -95,6 +101,7 @@ async def weigh_tenants(client: Client, settings: Settings, lanes: Iterable[str]
     """Set tenants' weights on the server, if it supports them and we have any. Raises RetryLater and Misconfigured."""
     if not (weights := read_weights(settings)):
         return
+
     for lane in lanes:
         queue = task_queue(settings.task_queue_prefix, lane)
         for sort in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
@@ -112,6 +119,7 @@ async def _set_weights(client: Client, queue: str, sort: TaskQueueType.ValueType
     present = dict(described.config.fairness_weight_overrides)
     if {tenant: round(weight, 4) for tenant, weight in present.items()} == weights:
         return
+
     await client.workflow_service.update_task_queue_config(
         UpdateTaskQueueConfigRequest(
             namespace=client.namespace,

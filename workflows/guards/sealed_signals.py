@@ -71,7 +71,8 @@ def find_fate(arguments: Sequence[Any], number: int, held: Sequence[SealedSignal
     fails, and waits for a worker that has it.
     """
     sealed = [a.payload for a in arguments if isinstance(a, RawValue) and a.payload.metadata.get(UNOPENED)]
-    held_patch, refused_patch = f"signal-{number}-held", f"signal-{number}-refused"
+    held_patch = f"signal-{number}-held"
+    refused_patch = f"signal-{number}-refused"
     if workflow.unsafe.is_replaying():
         if workflow.patched(held_patch):
             return "held"

@@ -12,7 +12,8 @@ from activities.server_calls import OPEN_SIGNALS
 from workflows.guards.sealed_signals import NO_KEY, NO_ROOM, SealedSignal, find_fate, read_opened
 from workflows.options import SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT
 
-OPEN_PAUSE_LEAST, OPEN_PAUSE_MOST = timedelta(seconds=1), timedelta(minutes=1)
+OPEN_PAUSE_LEAST = timedelta(seconds=1)
+OPEN_PAUSE_MOST = timedelta(minutes=1)
 """How long to wait before what is held is tried again."""
 
 Handler = TypeVar("Handler", bound=Callable[..., None])
@@ -127,7 +128,9 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
             else:
                 handle(self, given)
 
-        receive.__name__, receive.__qualname__, receive.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
+        receive.__name__ = handle.__name__
+        receive.__qualname__ = handle.__qualname__
+        receive.__doc__ = handle.__doc__
         return cast("Handler", workflow.signal(name=signal)(receive))
 
     return register

@@ -57,6 +57,7 @@ def to_signal(asked: MessageState) -> Signal:
     ((source, offset),) = asked.sources.items()
     if asked.ended:
         return signals.Stop(signals.TOMBSTONE, source, offset)
+
     return signals.Revise(
         asked.payload,
         source,

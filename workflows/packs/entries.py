@@ -28,7 +28,8 @@ class PackEntries:
         entries = cast("list[Any]", decode_json(self._condensed))
         by_id: dict[str, Entry] = {entry[ID]: entry for entry in entries}
         if not self.is_reading():
-            self._by_id, self._condensed = by_id, b""
+            self._by_id = by_id
+            self._condensed = b""
         return by_id
 
     def condense(self, lane: str, now: float) -> None:
@@ -38,7 +39,8 @@ class PackEntries:
         """
         if self._by_id:
             self._counts = self.count(lane, now)
-            self._condensed, self._count = encode_to_keep(list(self._by_id.values())), len(self._by_id)
+            self._condensed = encode_to_keep(list(self._by_id.values()))
+            self._count = len(self._by_id)
             self._by_id = None
 
     def encode(self) -> bytes:

@@ -34,6 +34,7 @@ class PackConfig:
         """Read the wire form; raises TypeError for anything else."""
         if not isinstance(wire, dict) or wire.get("v") != WIRE_VERSION or "kind" not in wire:
             raise TypeError(f"the wire form of a pack has v={WIRE_VERSION} and a kind")
+
         self.kind: str = wire["kind"]
         self.lane: str = wire["lane"]
         self.index: int = wire["index"]

@@ -8,10 +8,15 @@ from shared.packs.entry import measure
 KEPT_SECONDS = 300.0  # how long a sender may query its receipt: it retries at growing intervals, and batches delay it
 
 # what may become of a message, beside admission and refusal; full means that the pack has no room for it yet
-KNOWN, REVISED, STOPPED, REUSED, FULL = "known", "revised", "stopped", "reused", "full"
+KNOWN = "known"
+REVISED = "revised"
+STOPPED = "stopped"
+REUSED = "reused"
+FULL = "full"
 _OUTCOMES = (REVISED, STOPPED, REUSED, FULL)
 
-CROWDING, MOVED_BY = "crowding", "moved_by"
+CROWDING = "crowding"
+MOVED_BY = "moved_by"
 RECEIPTS_BYTES_MAX = 50_000  # beyond it the oldest are forgotten early; the receipts of several hundred signals fit
 
 
@@ -44,6 +49,7 @@ class PackReceipts(dict[str, dict[str, Any]]):
             receipt[CROWDING] = crowding
         if moved_by:
             receipt[MOVED_BY] = moved_by
+
         self._note(token, receipt | {"refused": runs}, {}, now)
 
     def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
@@ -60,6 +66,7 @@ class PackReceipts(dict[str, dict[str, Any]]):
         found |= {name: kept[name] for name in (CROWDING, MOVED_BY) if name in kept}
         if "refused" in kept:
             found["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
+
         return found | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}
 
     def forget_old(self, now: float) -> None:

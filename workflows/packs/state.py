@@ -73,6 +73,7 @@ class PackState(PackLimits):
             "strays": list(self.forwarding),
         }
         others = {"bytes": self.bytes, **{name: value for name, value in optional.items() if value}, **extra}
+
         return b'%b,"entries":%b}' % (encode_json(self.heading() | others)[:-1], entries)
 
     def counts(self, now: float) -> dict[str, Any]:
@@ -297,6 +298,7 @@ class PackState(PackLimits):
                 self._hand_back(self.in_flight.end(batch, position), now)
             else:
                 self._apply_result(self.in_flight.end(batch, position), result, now)
+
         self.in_flight.set_left(batch, left)
 
     def _hand_back(self, running: RunningMessage, now: float) -> None:

@@ -56,4 +56,5 @@ class FinishedMessages(dict[str, Entry]):
             if is_young and len(self) <= kept_max and freed >= excess:
                 break
             freed += self.forget(oldest)
+
         return freed

@@ -72,7 +72,8 @@ def _wait_if_asked(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> None
 
 
 def _come_back(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again:
-    before, bounds = plan.seen.get("digest"), plan.rules.bounds
+    before = plan.seen.get("digest")
+    bounds = plan.rules.bounds
     is_changed = answer.digest not in ("", before) if before else None
     interval = nutch_adaptive(plan.interval, is_changed=is_changed, rules=plan.rules)
 
@@ -110,6 +111,7 @@ def _remember(
         "interval": to_number(interval),
         "changed": int(changed.timestamp()) if changed else seen.get("changed"),
     }
+
     return {key: value for key, value in kept.items() if value}
 
 

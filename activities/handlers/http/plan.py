@@ -72,7 +72,8 @@ def _read_object(value: Any) -> Mapping[str, Any]:
 
 
 def _read_bounds(given: Mapping[str, Any]) -> tuple[timedelta, timedelta]:
-    shortest, longest = _read_seconds(given, "min"), _read_seconds(given, "max")
+    shortest = _read_seconds(given, "min")
+    longest = _read_seconds(given, "max")
     if shortest and longest and shortest > longest:
         raise VisitRefused(f"payload.min: is more than payload.max, {to_number(longest)} s; make it smaller")
 

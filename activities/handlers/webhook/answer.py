@@ -134,16 +134,23 @@ def _read_refusal(said: Mapping[str, Any]) -> Reject | Pause | None:
 def _read_again(value: Any, payload: Mapping[str, Any], payload_max_bytes: int) -> Again:
     if not isinstance(value, Mapping):
         raise InvalidAnswer('answer.again: is no object; write for example {"after": "PT1H"}')
+
     said = cast("Mapping[str, Any]", value)
     if unknown := [name for name in said if name not in AGAIN_FIELDS]:
         known = ", ".join(AGAIN_FIELDS)
         raise InvalidAnswer(f"answer.again.{unknown[0][:40]}: is not a field of again; use {known}")
-    after, at = said.get("after"), said.get("at")
+
+    after = said.get("after")
+    at = said.get("at")
     if (after is None) == (at is None):
         raise InvalidAnswer("answer.again: needs exactly one of after and at")
-    lane, earliest, tolerance = said.get("lane"), said.get("earliest"), said.get("tolerance")
+
+    lane = said.get("lane")
+    earliest = said.get("earliest")
+    tolerance = said.get("tolerance")
     if lane is not None and lane not in tuple(LANES):
         raise InvalidAnswer(f"answer.again.lane: is {_show(lane)}; use one of {', '.join(LANES)}")
+
     return Again(
         after=None if after is None else _read_duration(after, "answer.again.after"),
         at=None if at is None else _read_moment(at, "answer.again.at"),
@@ -178,6 +185,7 @@ def _read_duration(value: Any, where: str) -> timedelta:
             return _DURATION.validate_python(value)
         except ValidationError:
             pass
+
     raise InvalidAnswer(f'{where}: is {_show(value)}, no duration; write seconds, or ISO 8601 like "PT1H30M"')
 
 

@@ -108,4 +108,5 @@ def _read_status(plan: WebhookPlan, answer: WebhookAnswer, ctx: Context) -> Reje
     shown = show_url(plan.url)
     if 300 <= status < 400:
         return Reject(f"payload.url: {shown} answered {status}; redirects are not followed, so give the last address")
+
     return Reject(f"payload.url: {shown} answered {status}; correct it, or replay once the receiver is mended")

@@ -9,7 +9,8 @@ from activities.handlers.host_gate import find_host_gate
 from activities.handlers.host_limit import find_url, per_host
 
 # some two hours in all, which a receiver may take to come back
-ATTEMPTS, BACKOFF = 12, timedelta(seconds=5)
+ATTEMPTS = 12
+BACKOFF = timedelta(seconds=5)
 
 
 @handler("webhook", lane="short", max_attempts=ATTEMPTS, backoff=BACKOFF, gate=find_host_gate, limit=per_host(find_url))

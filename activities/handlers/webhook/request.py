@@ -48,15 +48,18 @@ def read_plan(payload: Any) -> WebhookPlan:
     """Read a payload; raises PayloadRefused."""
     if not isinstance(payload, Mapping):
         raise PayloadRefused('payload: is no object; write {"url": …, "data": …}')
+
     given = cast("Mapping[str, Any]", payload)
     if unknown := [name for name in given if name not in FIELDS]:
         raise PayloadRefused(f"payload.{unknown[0][:40]}: is not a field of a webhook; use {', '.join(FIELDS)}")
     if not isinstance(given.get("url"), str):
         raise PayloadRefused("payload.url: is missing; give the http or https address to post to, as a string")
+
     try:
         url = read_url(given["url"])
     except AddressRefused as exc:
         raise PayloadRefused(f"payload.url: {exc}") from exc
+
     return WebhookPlan(url, given.get("data"), _read_headers(given.get("headers")), _read_strict(given))
 
 
@@ -65,6 +68,7 @@ def _read_headers(given: Any) -> Mapping[str, str]:
         return {}
     if not isinstance(given, Mapping):
         raise PayloadRefused('payload.headers: is no object; write {"name": "value"}')
+
     for name, value in cast("Mapping[str, Any]", given).items():
         where = f"payload.headers.{name[:40]}"
         if not _NAME.fullmatch(name):
@@ -73,6 +77,7 @@ def _read_headers(given: Any) -> Mapping[str, str]:
             raise PayloadRefused(f"{where}: is a header that dormice sets itself; leave it out")
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise PayloadRefused(f"{where}: is no value of a header; give a string of printable ASCII")
+
     return cast("Mapping[str, str]", given)
 
 

@@ -43,4 +43,5 @@ def _read_keys(path: Path, _stamp: tuple[int, ...]) -> tuple[bytes, ...]:
             f"{SETTING}: {path} holds a key of less than {KEY_MIN_CHARACTERS} characters; "
             "make one with 'openssl rand -hex 32'"
         )
+
     return tuple(keys)

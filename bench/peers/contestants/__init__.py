@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-REDIS, KAFKA, POSTGRES, TEMPORAL = "redis", "kafka", "postgres", "temporal"
+REDIS = "redis"
+KAFKA = "kafka"
+POSTGRES = "postgres"
+TEMPORAL = "temporal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,8 @@ def _build(order: Order) -> Any:
 
 async def fill(order: Order) -> None:
     """Store all messages."""
-    scheduler, due = _build(order), order.first_due
+    scheduler = _build(order)
+    due = order.first_due
     scheduler.start(paused=True)
     for message_id in order.message_ids():
         _add(scheduler, message_id, 0, order.payload(message_id), due)

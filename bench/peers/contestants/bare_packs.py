@@ -12,21 +12,26 @@ from bench.peers.work import Handle, Order
 from bench.worker_process import build_bare_worker
 from worker.process import tune_memory
 
-SIZE, WAKES, WARM_WAKES = 1000, 3, 20
+SIZE = 1000
+WAKES = 3
+WARM_WAKES = 20
 TOLERANCE_SECONDS = 1.0
 CACHED = 100
-SLOTS, POLLERS = 30, 5
+SLOTS = 30
+POLLERS = 5
 
 
 async def fill(order: Order) -> None:
     """Start all messages."""
     client = await Client.connect(order.addresses["temporal"])
-    packs, wakes = _packs(order), WARM_WAKES if order.cached else WAKES
+    packs = _packs(order)
+    wakes = WARM_WAKES if order.cached else WAKES
     await start_bare_packs(client, order.contestant, order.contestant, packs, coalesce=TOLERANCE_SECONDS, wakes=wakes)
 
 
 def _packs(order: Order) -> Iterator[list[BareMessage]]:
-    names, due = order.message_ids(), order.due_at or time.time()
+    names = order.message_ids()
+    due = order.due_at or time.time()
     for first in range(0, len(names), SIZE):
         yield [[due, name, order.payload(name)] for name in names[first : first + SIZE]]
 

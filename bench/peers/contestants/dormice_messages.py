@@ -70,7 +70,8 @@ async def sending(order: Order) -> AsyncGenerator[Send]:
 
 async def _build_starter(order: Order) -> BulkStarter:
     """Make a starter that sends each pack its messages together."""
-    encoding, settings = _encoding(order), replace(_settings(order), pack_room=order.count + 1)
+    encoding = _encoding(order)
+    settings = replace(_settings(order), pack_room=order.count + 1)
     return BulkStarter(await _connect(order), settings, encodings={order.contestant: encoding} if encoding else {})
 
 

@@ -22,7 +22,8 @@ _redis: Any = importlib.import_module("redis.asyncio")  # its types are not comp
 
 TOPIC = "due"
 PARTITIONS = 4
-DUE, MESSAGES = "due", "messages"
+DUE = "due"
+MESSAGES = "messages"
 LEASE_SECONDS = 30.0
 CLAIMED_AT_ONCE = 500
 IN_FLIGHT_MAX = 4000
@@ -58,6 +59,7 @@ async def fill(order: Order) -> None:
     await admin.close()
     redis = _connect(order)
     dues = dict(zip(order.message_ids(), order.first_dues(), strict=True))
+
     ids = list(dues)
     for first in range(0, len(ids), FILLED_AT_ONCE):
         some = ids[first : first + FILLED_AT_ONCE]
@@ -66,6 +68,7 @@ async def fill(order: Order) -> None:
             pipe.hset(MESSAGES, mapping=messages)
             pipe.zadd(DUE, {name: dues[name] for name in some})
             await pipe.execute()
+
     await redis.aclose()
 
 

@@ -49,12 +49,17 @@ class Following:
             echo_err(f"following {plural(len(self.known), 'message')}; Ctrl-C ends it")
         else:
             echo_err(f"following the first {FOLLOWED_MAX:,} messages and what comes in front of them; a filter helps")
+
         if not self.is_json:
             self._write(HEADER)
-        failures, pause = 0, INTERVAL_SECONDS
+
+        failures = 0
+        pause = INTERVAL_SECONDS
+
         while True:
             await asyncio.sleep(pause)
             began = time.monotonic()
+
             try:
                 await self._read_and_compare()
             except RetryLater as exc:
@@ -65,13 +70,16 @@ class Following:
             else:
                 if failures:
                     echo_err("the server answers again")
-                failures, pause = 0, max(INTERVAL_SECONDS, REST * (time.monotonic() - began))
+                failures = 0
+                pause = max(INTERVAL_SECONDS, REST * (time.monotonic() - began))
 
     async def _read_and_compare(self, *, is_first: bool = False) -> bool:
         """Compare the list with the look before; gives whether all of it was read."""
         from starter.steering.status.listing import describe_left_out
 
-        found, cursor, left_out = dict[tuple[str, str], "ListedMessage"](), "", list[str]()
+        found = dict[tuple[str, str], "ListedMessage"]()
+        cursor = ""
+        left_out = list[str]()
         for _ in range(PAGES_MAX):
             messages, cursor, silent = await self.pages.read(FOLLOWED_MAX - len(found), cursor)
             found |= {(listed.kind, listed.id): listed for listed in messages}
@@ -127,7 +135,9 @@ class Following:
         due = "soon" if listed.is_due_soon else "-"
         if listed.state == "active" and listed.due_at is not None:
             due = format_moment(listed.due_at.timestamp())
-        at, name = format_moment(time.time())[11:19], workflow_id(listed.kind, listed.id)
+
+        at = format_moment(time.time())[11:19]
+        name = workflow_id(listed.kind, listed.id)
         reason = f"  ({listed.parked_reason})" if listed.state == "parked" else ""
         self._write((at, what, listed.state, listed.lane, due, name + reason))
 

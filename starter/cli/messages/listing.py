@@ -49,7 +49,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.steering.status.listing import describe_left_out
 
     _check(args)
-    client, selection = await open_client(settings), read_filter(args)
+    client = await open_client(settings)
+    selection = read_filter(args)
     control = Control(client, settings)
     if args.follow:
         await run_until_signal(_follow(client, control, settings, args))
@@ -107,9 +108,11 @@ async def _count(control: "Control", selection: "Selection", args: argparse.Name
 
 
 def _to_cells(listed: "ListedMessage") -> tuple[str, ...]:
-    due, distance = "-", "-"
+    due = "-"
+    distance = "-"
     if listed.is_due_soon:
         distance = "soon"
     elif listed.state == "active" and listed.due_at is not None:
-        due, distance = format_moment(listed.due_at.timestamp()), describe_distance(listed.due_at)
+        due = format_moment(listed.due_at.timestamp())
+        distance = describe_distance(listed.due_at)
     return workflow_id(listed.kind, listed.id), listed.lane, listed.state, due, distance

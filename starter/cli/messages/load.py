@@ -162,10 +162,12 @@ class _LoadRun:
     async def _run(self, starter: "BulkStarter | None") -> int:
         loading = asyncio.create_task(self.load.run(starter, self.found and self.found.add))
         call_at_signals(functools.partial(self._interrupt, loading), loading.cancel)
+
         with open_progress(self.source.total) as progress:
             showing = asyncio.create_task(_show_regularly(progress, self.load.summary))
             await asyncio.wait({loading})
             showing.cancel()
+
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await loading
@@ -174,10 +176,12 @@ class _LoadRun:
                 is_read = loading.done() and not loading.cancelled() and loading.exception() is None
                 self.found.close(is_complete=is_read and not self.load.is_stopped and self.load.flaw is None)
             self._report(starter)
+
         if self.is_interrupted:
             return INTERRUPTED
         if self.load.flaw is not None:
             return WRONG
+
         is_all_there = self.found is None or self.found.is_complete
         return FINE if self.load.summary.is_clean and is_all_there else PARTLY
 
@@ -189,7 +193,8 @@ class _LoadRun:
         echo_err("interrupted: waiting for starts that are under way; once more leaves at once")
 
     def _report(self, starter: "BulkStarter | None") -> None:
-        load, summary = self.load, self.load.summary
+        load = self.load
+        summary = self.load.summary
         if self.args.json:
             print_json(self._to_document(starter))
         elif load.examples:
@@ -233,6 +238,7 @@ class _LoadRun:
             document["examples"] = [envelope.model_dump(exclude={"schema_version"}) for envelope in load.examples]
         if self.found is not None:
             document |= {name: getattr(self.found, name) for name in (*PLACES, "missing", "others")}
+
         return document
 
     def _describe_rows(self) -> str:
@@ -252,8 +258,10 @@ class _LoadRun:
         places += [("rejected", summary.rejected), ("duplicates", summary.duplicates), ("missing", found.missing)]
         if not self.args.json:
             print_table(("WHERE", "ROWS"), [(place, f"{count:,}") for place, count in places])
+
         for sentence in found.examples:
             echo_err(sentence)
+
         if found.missing:
             echo_err(f"missing rows and reasons: {found.missing_path}")
         if found.others:

@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
     parser = group.add("list", _run_list, "list parked messages with their reasons")
     _add_filter(parser)
     parser.add_argument("--limit", **COUNT, default=50, help="most messages to list (50)")
+
     for name, signal, purpose in (
         ("replay", RunNow("replayed"), "run parked messages again, with fresh attempts"),
         ("drop", Stop("dropped while parked"), "end parked messages for good"),
@@ -47,12 +48,15 @@ def _add_filter(parser: CommandParser) -> None:
 async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
     control = await open_control(settings)
     found: list[ListedMessage] = []
-    is_kept, is_cut = _make_filter(args), False
+    is_kept = _make_filter(args)
+    is_cut = False
+
     async for listed in control.list(Selection(kind=args.kind, state="parked")):
         if is_kept(listed):
             if is_cut := len(found) == args.limit:
                 break
             found.append(listed)
+
     header = ("MESSAGE", "PARKED", "REASON")
     print_items(found, lambda each: each.to_document(), header, _to_cells, is_json=args.json, cuts_names=True)
     if not found:

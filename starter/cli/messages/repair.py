@@ -47,7 +47,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     # the id of a pack or of another workflow has a tilde; a message's name begins with a kind and a colon
     names = [name if "~" in name and ":" not in name else read_name(name) for name in args.names]
     client = await open_client(settings)
-    code, is_found = FINE, False
+    code = FINE
+    is_found = False
     reported = list_standstills(client, settings.task_queue_prefix)
     async for failing in _find_named(client, settings, names) if names else reported:
         is_found = True
@@ -72,7 +73,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _report(args: argparse.Namespace, failing: "FailingWorkflow", repaired: "RepairResult") -> None:
-    kept, left_out = repaired.kept, repaired.left_out
+    kept = repaired.kept
+    left_out = repaired.left_out
     if args.json:
         found = {"signals": kept, "left_out": left_out, "new_run_id": repaired.run_id or None}
         print_json({**asdict(failing), **found, "is_failing": repaired.is_failing})

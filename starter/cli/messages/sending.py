@@ -95,6 +95,7 @@ class SignalRun:
                 self._counts.missing += 1
                 _report(str(exc))
                 continue
+
             if state == self._state:
                 yield kind, message_id
             else:
@@ -134,9 +135,13 @@ class SignalRun:
             echo_err(f"{self._verb}: sent to {plural(self._counts.sent, 'message')} so far")
 
     def _summarize(self, *, is_complete: bool) -> None:
-        sent, waiting, missing = self._counts.sent, self._counts.waiting, self._counts.missing
-        unsent, passed_over = self._counts.unsent, self._passed_over
+        sent = self._counts.sent
+        waiting = self._counts.waiting
+        missing = self._counts.missing
+        unsent = self._counts.unsent
+        passed_over = self._passed_over
         counts = {"sent": sent, "waiting": waiting, "not_found": missing, "passed_over": passed_over, "unsent": unsent}
+
         if self._args.json:
             print_json({"verb": self._verb, **counts})
         elif is_complete and not any(counts.values()):
@@ -153,11 +158,14 @@ def read_line(text: str) -> Name:
     """Read the KIND:ID of a message, or an object that has them, as `load` takes it and `list --json` prints it."""
     if not text.startswith("{"):  # with which no kind begins
         return read_name(text)
+
     try:
         named = parse_json(text)
     except ValueError as exc:
         raise InvalidSetting(f"{exc}; write KIND:ID, or an object with kind and id") from exc
-    kind, message_id = named.get("kind"), named.get("id")
+
+    kind = named.get("kind")
+    message_id = named.get("id")
     if not (isinstance(kind, str) and isinstance(message_id, str)):
         raise InvalidSetting("is an object without the texts kind and id; add them, or write KIND:ID")
     return read_name(f"{kind}:{message_id}")

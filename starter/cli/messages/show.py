@@ -54,7 +54,8 @@ async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace,
     client = await open_client(settings)
     control = Control(client, settings)
     ui_address = find_ui_address(settings, client.service_client.config.target_host, DEFAULT_DATA)
-    code, separator = FINE, ""
+    code = FINE
+    separator = ""
     waits_until = None if args.wait is None else time.monotonic() + args.wait.total_seconds()
     for kind, message_id in names:
         try:

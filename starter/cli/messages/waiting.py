@@ -47,19 +47,25 @@ async def wait_for_end(control: "Control", kind: str, message_id: str, wait: tim
 def explain_end(view: "MessageView", wait: timedelta) -> tuple[int, str]:
     """Give the exit code for what became of a message, and a sentence that says what to do next; "" if it is done."""
     listed = view.listed
-    name, state = workflow_id(listed.kind, listed.id), listed.state
+    name = workflow_id(listed.kind, listed.id)
+
+    state = listed.state
     if state == "done":
         return FINE, ""
+
     if state == "parked":
         remedy = f"mend the cause, then 'dormice parked replay {name}'"
         return NOT_DONE, f"{name} is parked ({listed.parked_reason}); {remedy}"
+
     if state == "stopped":
         return NOT_DONE, f"{name} was stopped; 'dormice show {name}' tells why, and it may be started anew"
     if state == "expired":
         return NOT_DONE, f"{name} has expired; 'dormice show {name}' tells more, and it may be started anew"
+
     if state in ("active", "paused"):
         time_over = "" if wait == NO_END else f" after {format_seconds(wait.total_seconds())}"
         return NOT_IN_TIME, f"{name} is still {state}{time_over} and goes on; 'dormice show {name} --wait' waits again"
+
     return NOT_DONE, f"{name} has ended as {state}, by something else than itself; 'dormice show {name}' tells more"
 
 

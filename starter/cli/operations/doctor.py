@@ -17,7 +17,8 @@ from starter.local.terminal import clean, echo_err, plural, print_json
 if TYPE_CHECKING:
     from starter.insight.doctor.checks import Finding
 
-CHECK_SECONDS, CHECK_SECONDS_MAX = 10.0, 600.0
+CHECK_SECONDS = 10.0
+CHECK_SECONDS_MAX = 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
 """Exit codes of levels, from good to worst; the worst finding decides."""
 
@@ -67,11 +68,13 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 def _print(findings: "Sequence[Finding]") -> None:
     """Write a line for each finding, and below it what to do."""
     lines = list(_to_lines(findings))
-    levels, width = max(map(len, CODES)), max(len(name) for _, name, _, _ in lines)
+    levels = max(map(len, CODES))
+    width = max(len(name) for _, name, _, _ in lines)
     for level, name, seen, remedy in lines:
         sys.stdout.write(f"{level:<{levels}}  {clean(name):<{width}}  {clean(seen)}\n")
         if remedy:
             sys.stdout.write(f"{'':<{levels + width + 2}}  do: {clean(remedy)}\n")
+
     counts = {level: sum(finding.level == level for finding in findings) for level in reversed(CODES)}
     summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
     echo_err(f"{plural(len(findings), 'finding')}: {summary}")

@@ -19,7 +19,8 @@ from starter.local.terminal import echo_err, plural, print_json, print_table
 if TYPE_CHECKING:
     from starter.insight.forecast import Forecast, LaneCapacity
 
-HOURS, HOURS_MAX = 24.0, 24 * 366.0
+HOURS = 24.0
+HOURS_MAX = 24 * 366.0
 GATES_SHOWN = 3
 
 EPILOG = """\
@@ -58,7 +59,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     given = dict(map(_read_capacity, args.capacity))
     is_by_kind = args.by == "kind"
     kinds = list(load_registry(settings)) if is_by_kind else None
-    client, horizon = await open_client(settings), timedelta(hours=args.hours)
+    client = await open_client(settings)
+    horizon = timedelta(hours=args.hours)
     found = await make_forecast(
         client,
         settings,
@@ -84,11 +86,13 @@ def _read_capacity(text: str) -> tuple[str, float]:
         per_second = float(number)
     except ValueError:
         per_second = 0.0
+
     if lane not in LANES or not 0 < per_second < float("inf"):
         raise InvalidSetting(
             f"--capacity: {text!r} is no LANE=N with a lane of {', '.join(LANES)} and messages a second; "
             "write for example short=120"
         )
+
     return lane, per_second
 
 

@@ -65,11 +65,15 @@ async def _run_close(args: argparse.Namespace, settings: Settings) -> int:
 def _read_closure(args: argparse.Namespace) -> "GateClosure":
     from shared.keepers.gates import GateClosure
 
-    now, reason = datetime.now(UTC), clip_reason(args.reason)
-    option, opens_at = "--until", args.opens_at
+    now = datetime.now(UTC)
+    reason = clip_reason(args.reason)
+    option = "--until"
+    opens_at = args.opens_at
     given = "" if opens_at is None else format_moment(opens_at.timestamp())
     if args.duration is not None:
-        option, opens_at = "--for", now + min(args.duration, 2 * HORIZON)  # more would leave the calendar
+        # more would leave the calendar
+        option = "--for"
+        opens_at = now + min(args.duration, 2 * HORIZON)
         given = format_seconds(args.duration.total_seconds())
     try:
         return GateClosure.until(opens_at, reason, now)

@@ -29,6 +29,7 @@ def add(commands: Commands) -> None:
     purpose = "spend idle capacity on messages that are not due yet, the earliest due first"
     group = commands.add_group("idle", purpose, default="status")
     _add_lane(group.add("status", _run_status, "tell what lanes do with their idle capacity", STATUS_EPILOG))
+
     for word, purpose in (
         (
             "on",
@@ -37,6 +38,7 @@ def add(commands: Commands) -> None:
         ("off", "run nothing ahead of time any more"),
     ):
         _add_lane(group.add(word, functools.partial(_run_switch, word), purpose))
+
     purpose = "bound what is run ahead of time; limits not given stay"
     parser = group.add("limits", _run_limits, purpose)
     _add_lane(parser)
@@ -74,6 +76,7 @@ async def _run_limits(args: argparse.Namespace, settings: Settings) -> int:
     changes = {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in given.items()}
     if not changes:
         raise InvalidSetting("idle limits: none is given; give for example --reserve 0.5")
+
     idle = await _open_idle(settings)
     try:
         for lane in _lanes_of(args):
@@ -83,6 +86,7 @@ async def _run_limits(args: argparse.Namespace, settings: Settings) -> int:
     except ValueError as exc:
         name, _, problem = str(exc).partition(":")
         raise InvalidSetting(f"--{name.removesuffix('_seconds').replace('_', '-')}:{problem}") from exc
+
     text = ", ".join(f"{name} {value:g}" for name, value in changes.items())
     echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {text}")
     return FINE
@@ -109,8 +113,10 @@ def _to_document(status: "IdleStatus") -> dict[str, Any]:
 
 
 def _to_cells(status: "IdleStatus") -> tuple[str, ...]:
-    limits, pulled = status.limits, status.pulled
+    limits = status.limits
+    pulled = status.pulled
     bounds = f"reserve {limits.reserve:g}, quiet {limits.quiet_seconds:g}s, pack-messages {limits.pack_messages}"
+
     return (
         status.lane,
         "on" if status.is_on else "off",

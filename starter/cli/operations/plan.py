@@ -96,10 +96,12 @@ def _show_span(span: timedelta) -> str:
 
 
 def _read_number(text: str) -> int:
-    digits, times = text.replace("_", ""), 1
+    digits = text.replace("_", "")
+    times = 1
     for suffix, size in (("k", 1000), ("M", 1_000_000), ("G", 1_000_000_000)):
         if digits.endswith(suffix):
-            digits, times = digits.removesuffix(suffix), size
+            digits = digits.removesuffix(suffix)
+            times = size
     if not (digits.isascii() and digits.isdecimal()):
         raise argparse.ArgumentTypeError(f"is {text!r}; give a whole number, like 10000000, 10_000_000 or 10M")
     return int(digits) * times

@@ -201,14 +201,17 @@ def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequ
     lines = [f"server   {server.address}, messages are kept in {server.options.data}"]
     if server.ui_url is not None:
         lines.append(f"Web UI   {server.ui_url}")
+
     lines += page
     if broker is not None:
         lines.append(f"Kafka    {broker.address}, records are kept in {broker.options.data}")
     if log is not None:
         lines.append(f"log      {log}, what the worker and its handlers say")
+
     lines.append("try, in another terminal:")
     if server.options.port != DEFAULT_PORT:
         lines.append(f"  export TEMPORAL_ADDRESS={server.address}")
+
     lines += [
         """  dormice start echo hello --payload '{"delay": 5}'""",
         "  dormice show echo:hello",

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from starter.local.handler_files import HandlerFiles
     from starter.local.kafka.broker import EmbeddedBroker
 
-RESTART_SECONDS, RESTART_SECONDS_MAX = 0.5, 30.0
+RESTART_SECONDS = 0.5
+RESTART_SECONDS_MAX = 30.0
 LEAVE_SECONDS = 30.0
 """Time limit for the worker to end: its drain time, and more to hand back what did not finish."""
 
@@ -90,12 +91,15 @@ class DevWorker:
 
         Raises Misconfigured when the server or the broker ends. With `changes` a refusal waits for the next change.
         """
-        deaths, began = 0, time.monotonic()
+        deaths = 0
+        began = time.monotonic()
+
         while True:
             code = await self._first_end()
             await self._stop()
             if code == WRONG:
                 self._log.quote_end()
+
             if code == WRONG and self._changes is not None:
                 echo_err("the worker starts anew when its handlers have changed")
                 await self._wait_for_first(asyncio.create_task(self._find_change()))
@@ -109,6 +113,7 @@ class DevWorker:
                 rest = f"the server stays, and a new worker starts in {pause:.1f} s"
                 echo_err(f"the worker has ended with code {code}; {rest}")
                 await asyncio.sleep(pause)
+
             began = time.monotonic()
             await self._start()
 
@@ -130,15 +135,18 @@ class DevWorker:
         logs = {asyncio.create_task(self._server.wait()): ("server", self._server.options.log)}
         if self._broker is not None:
             logs[asyncio.create_task(self._broker.wait())] = ("broker", self._broker.options.log)
+
         try:
             done, _ = await asyncio.wait({*tasks, *logs}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (*tasks, *logs):
                 task.cancel()
+
         if finished := done.intersection(tasks):
             for task in finished:
                 task.result()
             return finished
+
         name, log = logs[done.pop()]
         check_room(self._server.options.data)
         raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
@@ -158,8 +166,10 @@ class DevWorker:
 
     async def _check_handlers(self) -> str:
         """Load the handlers in a process of their own; gives what is wrong with them in a sentence."""
-        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        pipe = asyncio.subprocess.PIPE
+        nothing = asyncio.subprocess.DEVNULL
         command = (*self._program, "handlers", *self._config)
+
         checking = await asyncio.create_subprocess_exec(
             *command, stdin=nothing, stdout=nothing, stderr=pipe, env=self._env
         )
@@ -169,4 +179,5 @@ class DevWorker:
             if checking.returncode is None:
                 checking.kill()
                 await checking.wait()
+
         return last_line(said.decode(errors="replace")).removeprefix("dormice: ") if checking.returncode else ""

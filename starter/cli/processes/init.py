@@ -25,7 +25,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import load_registry
     from starter.local.project import FILES, make_project
 
-    folder, kind = args.name, args.name.name
+    folder = args.name
+    kind = args.name.name
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", kind) or len(kind) > NAME_MAX:
         rule = f"use 1 to {NAME_MAX} lower-case letters, digits, '_' and '-', a letter first"
         raise InvalidSetting(f"NAME: is {str(folder)!r}; {rule}, for example reminders")

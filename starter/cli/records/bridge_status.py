@@ -85,9 +85,11 @@ def _print(lag: "GroupLag", answers: Answers) -> None:
     print_table(header, (row[: len(header)] for row in rows))
     late = f", the oldest for {format_seconds(lag.time_lag_seconds)}" if lag.lag else ""
     echo_err(f"group {lag.group} ({lag.state}): {plural(lag.lag, 'record')} to go{late}")
+
     for partition in lag.partitions:
         if partition.flaw:
             echo_err(f"dormice: {partition.flaw}")
+
     for address, status in answered.items():
         print_fields(_to_fields(address, status))
 

@@ -39,6 +39,7 @@ def add(commands: Commands) -> None:
     parser = group.add("show", _run_show, "show dead letters whole: key, value, headers and reason")
     _add_topic(parser)
     _add_letters(parser, "+")
+
     for name, purpose in (
         ("replay", "send the original records to their topic again"),
         ("drop", "give dead letters up; they stay in their topic, marked"),
@@ -100,11 +101,13 @@ async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator
 async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
     found: list[Found] = []
     is_cut = False
+
     async with _open(args, settings) as box:
         async for letter, state in box.find(_read_filter(args), is_all=getattr(args, "all", False)):
             if is_cut := len(found) == args.limit:
                 break
             found.append((letter, state))
+
     print_items(found, _to_line, _HEADER, _to_cells, is_json=args.json)
     if not found:
         echo_err("no dead letter matches")

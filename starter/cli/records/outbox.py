@@ -57,7 +57,8 @@ def read_connection(args: argparse.Namespace, settings: Settings) -> "OutboxConn
     check_extra("outbox", "the outbox", "psycopg")
     from starter.intake.outbox.connection import OutboxConnection
 
-    table, dsn = read_table(args), args.dsn
+    table = read_table(args)
+    dsn = args.dsn
     if dsn is None and not (dsn := find_secret(settings, "outbox_dsn")):
         raise InvalidSetting("outbox_dsn: is missing; give DSN, or set DORMICE_OUTBOX_DSN or DORMICE_OUTBOX_DSN_FILE")
     connection = OutboxConnection.read(dsn, table)

@@ -44,6 +44,7 @@ class KindCounts:
         await self._find_kinds()
         totals = {state: await self._count_solo(self._selection, state) for state in self._states}
         found: Counts = defaultdict(dict)
+
         for kind, state in ((kind, state) for kind in sorted(self._solo) for state in self._states):
             if len(self._solo) == 1 or not totals[state]:
                 number = totals[state]
@@ -51,12 +52,15 @@ class KindCounts:
                 await asyncio.sleep(INDEX_PAUSE_SECONDS)
                 number = await self._count_solo(replace(self._selection, kind=kind), state)
             found[kind][state] = MessageCount(number)
+
         others = {s: MessageCount(max(0, totals[s] - _add(found.values(), s).number)) for s in self._states}
         packed = await self._count_packed() if self._packed else {}
         for kind, counts in packed.items():
             found[kind] = {state: _add([found.get(kind, {}), counts], state) for state in self._states}
+
         ranked = sorted(found, key=lambda kind: (-sum(count.number for count in found[kind].values()), kind))
         shown: dict[str, StateCounts] = {kind: found[kind] for kind in ranked[:KINDS_MAX]}
+
         rest = [others, *(found[kind] for kind in ranked[KINDS_MAX:])]
         if any(count.number for counts in rest for count in counts.values()):
             shown[OTHER_KINDS] = {state: _add(rest, state) for state in self._states}
@@ -80,16 +84,20 @@ class KindCounts:
 
     async def _count_packed(self) -> Counts:
         """Ask few packs, read the memos of many; finished messages are in no memo."""
-        kinds, packs = sorted(self._packed), self._packs
+        kinds = sorted(self._packed)
+        packs = self._packs
         if await packs.count_packs(self._selection) <= ASKED_MAX:
             with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
                     return {kind: {state: await self._query(kind, state) for state in self._states} for kind in kinds}
+
         memos = await packs.read_memos(self._selection)
         found: Counts = {}
+
         for kind in kinds:
             own = replace(memos, counted=[pack for pack in memos.counted if pack.kind == kind])
             found[kind] = {state: own.count(replace(self._selection, state=state)) for state in self._states}
+
         return found
 
     async def _query(self, kind: str, state: str) -> MessageCount:

@@ -47,6 +47,7 @@ class Display:
                 board = draw(self._reader.status(), footer, is_complete=is_complete)
                 live.update(board if is_alone else Padding(board, (1, 0, 0, 0)), refresh=True)
                 await self._pause(min(self._interval, DRAW_SECONDS_MAX) if is_complete else FIRST_SECONDS)
+
         if is_alone:
             console.print(draw(self._reader.status(), is_complete=self._reader.is_complete))
 

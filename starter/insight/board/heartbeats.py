@@ -29,6 +29,7 @@ class Heartbeats:
         """Give the calls a second of each lane where they are known. Raises RPCError."""
         found = dict[str, float]()
         gone = dict[str, float]()
+
         for lane, queue in self._queues.items():
             try:
                 beats = [beat async for beat in Capacity(self._client, queue).read_heartbeats()]
@@ -40,6 +41,7 @@ class Heartbeats:
             rates = [rate for beat in beats if is_fresh(beat) and (rate := self._measure(beat)) is not None]
             if rates:
                 found[lane] = sum(rates)
+
         self.gone = gone
         return found
 

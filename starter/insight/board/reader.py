@@ -46,7 +46,8 @@ from starter.steering.status.reasons import group_reasons
 
 CHECK_SECONDS = 10.0
 HEALTH_TIMEOUT = timedelta(seconds=3)
-QUICK_CHECKS, SLOW_CHECKS = ("workers", "backlog"), ("overdue", "workflows")
+QUICK_CHECKS = ("workers", "backlog")
+SLOW_CHECKS = ("overdue", "workflows")
 SLOW_REST = 50.0
 """What searches the index for what is overdue may read a row of each running workflow."""
 DUE_REST = 4.0
@@ -96,12 +97,14 @@ class BoardReader:
         self._settings = settings
         self._selection = selection
         self._interval = interval
-        self._control, self._packs = Control(client, settings), Packs(client, settings)
+        self._control = Control(client, settings)
+        self._packs = Packs(client, settings)
         shown = [lane for lane in LANES if selection.lane in (None, lane)]
         self._heartbeats = Heartbeats(client, settings.task_queue_prefix, shown)
         server = Server(self._open, settings, Path(), time.time)
         server.client = client
-        self._lanes, self._shown = Lanes(server, None), shown
+        self._lanes = Lanes(server, None)
+        self._shown = shown
         self._answered_at = time.time()
         self._health = Section(self._check_health, None)
         self._quick = Section(lambda: self._check(QUICK_CHECKS), list[Finding]())
@@ -144,6 +147,7 @@ class BoardReader:
         found = [*self._quick.value, *self._slow.value]
         if full := self._find_full_disk():
             found.insert(0, Finding.of(DiskFull(full)))
+
         return BoardStatus(
             at=time.time(),
             server=f"{self._client.service_client.config.target_host} {self._client.namespace}",
@@ -191,20 +195,26 @@ class BoardReader:
         """Count what is due within each stretch, and find what is due next; the nearest ones are not indexed."""
         if self._selection.state not in (None, "active"):
             return DueSummary()
+
         now = time.time()
         stretches = [now + stretch.total_seconds() for stretch in STRETCHES.values()]
         gates = await GateControl(self._client, self._settings).fetch(now)
-        edges, found, gated = add_openings(stretches, gates), Counter[int](), 0
+        edges = add_openings(stretches, gates)
+        found = Counter[int]()
+        gated = 0
+
         for group in await self._count_groups(edges, gates):
             held = hold_at_gate(group, edges, gates)
             gated += held.gated
             for n, count in held.due.items():
                 found[bisect.bisect_left(stretches, edges[n])] += count
+
         counts = {name: found[n] for n, name in enumerate(STRETCHES)}
         return DueSummary(counts, gated, await self._find_next(datetime.fromtimestamp(now, UTC)))
 
     async def _count_groups(self, edges: Sequence[float], gates: Mapping[str, GateClosure]) -> list[DueGroup]:
-        active, kind = replace(self._selection, state="active"), self._selection.kind
+        active = replace(self._selection, state="active")
+        kind = self._selection.kind
         if any(map(is_countable, gates)):
             apart = [] if kind else await find_gated_kinds(self._client, gates, edges[-1])
             solo = await count_solo_groups(self._client, self._shown, apart, edges, kind or "")
@@ -227,13 +237,18 @@ class BoardReader:
 
     async def _find_next(self, now: datetime) -> list[SleepingWorkflow]:
         """Find some of those due first, by a stretch of time that is made shorter until a page holds all in it."""
-        selection, end, types = self._selection, now + HORIZON, [MESSAGE_WORKFLOW]
+        selection = self._selection
+        end = now + HORIZON
+        types = [MESSAGE_WORKFLOW]
         if selection.lane is None:  # a pack has messages of several lanes
             types.append(PACK_WORKFLOW)
+
         scope = f"WorkflowType IN ({', '.join(map(quote, types))}) AND ExecutionStatus = 'Running'"
         scope += f" AND State IN ('active', {quote(HAS_PARKED)}) AND DueAt > '{format_query_time(now)}'"
+
         for name, value in (("Kind", selection.kind), ("Lane", selection.lane)):
             scope += f" AND {name} = {quote(value)}" if value else ""
+
         for stretch in (*reversed(STRETCHES.values()), *(STRETCHES["1 min"] / 4**n for n in range(1, NARROWED_MAX))):
             end = now + stretch
             query = f"{scope} AND DueAt <= '{format_query_time(end)}'"
@@ -242,6 +257,7 @@ class BoardReader:
                 break
         else:
             return []
+
         listing = self._client.list_workflows(query, page_size=NEXT_LISTED, rpc_timeout=CALL_TIMEOUT)
         await listing.fetch_next_page()
         found = [

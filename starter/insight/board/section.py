@@ -33,7 +33,8 @@ class Section(Generic[Value]):
         """Read it now. Raises RetryLater and Misconfigured."""
         with translate_rpc_errors():
             self.value = await self._read()
-        self.has_value, self.fault = True, ""
+        self.has_value = True
+        self.fault = ""
 
     async def keep(self, interval: float) -> None:
         """Read it every `interval` seconds or less often, and with a growing pause while that fails; for ever."""
@@ -42,9 +43,12 @@ class Section(Generic[Value]):
             began = time.monotonic()
             try:
                 await self.read_once()
-                failures, pause = 0, max(interval, self._rest * (time.monotonic() - began))
+                failures = 0
+                pause = max(interval, self._rest * (time.monotonic() - began))
             except DormiceError as exc:
                 failures += 1
-                self.fault, pause = str(exc), max(interval / 2, backoff_seconds(failures))
+                self.fault = str(exc)
+                pause = max(interval / 2, backoff_seconds(failures))
+
             self.next_at = time.monotonic() + pause
             await asyncio.sleep(pause)

@@ -11,7 +11,8 @@ from starter.insight.doctor.checks import Finding
 from starter.local.terminal import plural
 from starter.steering.stored.memo_counts import MessageCount
 
-ALL_KINDS, OTHER_KINDS = "all", "other kinds"
+ALL_KINDS = "all"
+OTHER_KINDS = "other kinds"
 
 StateCounts = Mapping[str, MessageCount]
 """How many messages there are in each state."""
@@ -62,7 +63,8 @@ class BoardStatus:
 
     def describe_fault(self) -> str:
         """Say for how long the server has not answered, why, and when it is asked again."""
-        silent, left = format_seconds(self.at - self.answered_at), format_seconds(self.next_try)
+        silent = format_seconds(self.at - self.answered_at)
+        left = format_seconds(self.next_try)
         return f"no answer for {silent}: {self.fault}; asked again in {left}" if self.fault else ""
 
     def describe_about(self) -> str:
@@ -103,6 +105,7 @@ class BoardStatus:
         ]
         parts += [f"worker {worker} has gone" for worker in self.gone]
         parts += [f"{plural(len(self.gates), 'gate')} closed"] if self.gates else []
+
         return f"{format_moment(self.at)}  {'; '.join(filter(None, parts))}"
 
 

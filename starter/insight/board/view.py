@@ -16,7 +16,9 @@ from starter.insight.board.status import ALL_KINDS, BoardStatus, write_count
 from starter.local.terminal import clean, describe_distance, plural, shorten
 
 STYLES = {"wrong": "bold red", "warning": "yellow", "parked": "yellow", "gone": "bold red", "gate": "yellow"}
-WORD_WIDTH, KIND_WIDTH, NAME_WIDTH = 8, 30, 40
+WORD_WIDTH = 8
+KIND_WIDTH = 30
+NAME_WIDTH = 40
 DUE_WIDTH = 4
 NAME_LEAST = 12
 """Columns that the names of a table have at least; with less, its rows are lists."""
@@ -29,11 +31,13 @@ def draw(status: BoardStatus, footer: str = "", *, is_complete: bool = True) -> 
     parts: list[RenderableType] = [_draw_title(status)]
     if status.fault:
         parts.append(Text(clean(status.describe_fault()), style="bold red"))
+
     parts += _draw_troubles(status, is_complete=is_complete)
     if status.counts:
         parts += [Text(), _draw_counts(status)]
         if about := status.describe_about():
             parts.append(Text(about, style="dim"))
+
     parts += [Text(), _draw_lanes(status)]
     parts += _draw_due(status)
     if footer:
@@ -73,11 +77,14 @@ def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
         yield finding.level.value, f"{finding.about} {finding.seen}".lstrip()
         if finding.remedy:
             yield "", f"do: {finding.remedy}"
+
     for worker, heard_at in status.gone.items():
         silent = format_seconds(time.time() - heard_at)
         yield "gone", f"worker {worker}, not heard of for {silent}; it did not stop in good order"
+
     for reason, count in status.parked:
         yield "parked", f"{plural(count, 'message')}: {reason or 'no reason is known'}"
+
     for gate, closing in sorted(status.gates.items()):
         opens = "until it is opened" if closing.lasts_for_good else f"until {format_moment(closing.opens_at)}"
         yield "gate", f"{gate} is closed {opens}{f' ({closing.reason})' if closing.reason else ''}"
@@ -118,6 +125,7 @@ def _draw_due(status: BoardStatus) -> Iterator[RenderableType]:
     if status.next_due:
         first = ", ".join(f"{_name(each)} {describe_distance(each.due_at)}" for each in status.next_due)
         lines.append(("next", first))
+
     yield Text()
     yield _draw_lines(lines, DUE_WIDTH, GAP)
 

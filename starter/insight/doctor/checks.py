@@ -73,6 +73,7 @@ async def run_checks(checks: Sequence[Check], seconds: float) -> list[Finding]:
     """Make checks one after the other, each within `seconds`; one that needs a failed check is reported as skipped."""
     found: list[Finding] = []
     causes: dict[str, str] = {}
+
     for check in checks:
         cause = next((causes[name] for name in check.needs if name in causes), None)
         findings = stamp(
@@ -81,6 +82,7 @@ async def run_checks(checks: Sequence[Check], seconds: float) -> list[Finding]:
         if cause is not None or any(finding.level in BLOCKING for finding in findings):
             causes[check.name] = cause or check.name
         found += findings
+
     return found
 
 

@@ -16,7 +16,8 @@ from starter.insight.doctor.checks import Finding, fine, warning
 from starter.local.terminal import plural
 
 FETCH_SECONDS = 5.0
-LOST_LEAST, LOST_SHARE = 10, 0.001
+LOST_LEAST = 10
+LOST_SHARE = 0.001
 """Fewer than that, or a smaller share of all, are no cause for complaint: a restart or a busy minute."""
 
 _ERROR = re.compile(

@@ -53,13 +53,16 @@ class Kafka:
         outcomes = self._settings.outcomes_topic
         if not self._sources and not outcomes and self._settings.kafka_servers == Settings().kafka_servers:
             return NOT_ASKED
+
         # the finding says in one sentence what the client logs about a missing broker
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         options = kafka_options(self._settings)
         await check_broker(self._settings)
         wanted = {*self._sources, *(source + SUFFIX for source in self._sources), *filter(None, [outcomes])}
+
         async with open_admin(options) as admin:
             self._known = await _describe(admin, wanted)
+
         return fine(f"a broker answers at {self._settings.kafka_servers}")
 
     async def _check_topics(self) -> Found:
@@ -105,15 +108,18 @@ def check_topic(topic: Topic) -> Finding:
     seen = f"{plural(topic.partitions, 'partition')}, {copies}"
     if topic.leaderless:
         return wrong(f"{seen}: {plural(topic.leaderless, 'partition')} without a leader", f"{BRING_BACK} them", name)
+
     if topic.in_sync < topic.least_in_sync:
         remedy = f"{BRING_BACK} the others"
         if topic.replicas < topic.least_in_sync:
             remedy = f"set {IN_SYNC} to {max(topic.replicas - 1, 1)}, or give it more replicas"
         return wrong(f"{seen}: takes no record that has to be safe", remedy, name)
+
     if topic.replicas == 1:
         remedy = f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), "
         remedy += "unless one machine is all there is"
         return warning(f"{seen}: a disk that is lost takes its records along", remedy, name)
+
     if topic.in_sync < topic.replicas:
         return warning(f"{seen}: not all replicas are there", f"{BRING_BACK} the others", name)
     if topic.least_in_sync == 1:
@@ -143,6 +149,7 @@ async def _read_least_in_sync(admin: Any, names: Sequence[str]) -> dict[str, int
     resource: Any = importlib.import_module("aiokafka.admin.config_resource").ConfigResource
     if not names:
         return {}
+
     answers = await admin.describe_configs([resource("topic", name, {IN_SYNC: None}) for name in names])
     return {
         name: int(entry[1])

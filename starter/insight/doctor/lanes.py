@@ -95,14 +95,19 @@ class Lanes:
         return fine(seen, about=lane)
 
     async def _check_unserved(self, lane: str, serving: LaneWorkers) -> Finding:
-        remedy, waiting, who = f"dormice worker --lane {lane}", serving.waiting, "no worker"
+        remedy = f"dormice worker --lane {lane}"
+        waiting = serving.waiting
+        who = "no worker"
+
         if serving.standby:
             who = f"no worker of the current version, but of {', '.join(map(name_version, serving.standby))}"
             remedy = takeover_command(serving.standby[0])
+
         messages = await self._count(f"TaskQueue = {quote(self._queue(lane))}")
         if messages or waiting:
             what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
             return wrong(f"{who}, and {what}: nothing runs there", remedy, lane)
+
         if self._registry is not None and any(handler.lane == lane for handler in self._registry.values()):
             return warning("no worker; nothing needs one yet, but kinds here would", remedy, lane)
         return fine("no worker, and nothing that needs one", about=lane)
@@ -118,6 +123,7 @@ class Lanes:
         for lane in served:
             index = OverdueIndex(self._server.client, self._queue(lane), self._settings.index_after)
             self._overdue.setdefault(lane, index)
+
         looks = (self._overdue[lane].find_oldest(NAMED_MAX, now, OVERDUE_LONG) for lane in served)
         found = await asyncio.gather(*looks)
         return [check_overdue(lane, one, self.serving[lane], now) for lane, one in zip(served, found, strict=True)]
@@ -140,12 +146,15 @@ class Lanes:
     async def _check_kinds(self) -> Finding:
         if self._registry is None:
             return unknown(f"{NOT_LOOKED_AT}, see handlers")
+
         known = ", ".join(map(quote, sorted(self._registry)))
         strange = f"Kind NOT IN ({known})" if known else "Kind IS NOT NULL"
         query = f"{strange} AND {self._query_queues()}"
+
         count = await self._count(query)
         if not count:
             return fine("every kind that is alive has a handler here")
+
         found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
         names = sorted({workflow.typed_search_attributes.get(KIND) or "?" async for workflow in found})
         remedy = "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too"
@@ -161,18 +170,22 @@ class Lanes:
     async def _find_serving(self, lane: str) -> LaneWorkers:
         queue = self._queue(lane)
         described = await describe_queue(self._server.client, queue, report_stats=True)
+
         try:
             beats = [beat async for beat in Capacity(self._server.client, queue).read_heartbeats()]
         except RPCError as exc:
             if exc.status is not RPCStatusCode.UNIMPLEMENTED:
                 raise
             beats = list[WorkerHeartbeat]()
+
         taking = find_taking(described.versioning_info)
         passive = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
         versions = _find_versions(beats, described.pollers if not (beats or passive) else ())
-        stats, waits = described.stats, described.stats.approximate_backlog_age.ToTimedelta()
+        stats = described.stats
+        waits = described.stats.approximate_backlog_age.ToTimedelta()
         standby = sorted(passive, key=name_version)
+
         return LaneWorkers(versions, stats.approximate_backlog_count, waits, standby, beats)
 
     def _query_queues(self) -> str:
@@ -215,15 +228,18 @@ def check_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneW
     """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
         return fine("nothing is overdue", about=lane)
+
     first, *others = overdue
     seen = f"{first.workflow_id} is overdue by {format_seconds((now - first.due_at).total_seconds())}"
     seen += "".join(f", {one.workflow_id}" for one in others)
     if serving.waits > WAITS_LONG:
         return warning(f"{seen}: the lane is behind", "see backlog", lane)
+
     kind = kind_of_packs(first.workflow_id)
     see = f"dormice list --kind {kind}" if first.is_pack else f"dormice show {first.workflow_id}"
     next_step = "docs/operations.md, DormiceMessagesOverdue, goes on from there"
     remedy = f"see '{see}' and 'dormice repair --dry-run'; {next_step}"
+
     return wrong(f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
 
 

@@ -35,6 +35,7 @@ def check_machine(settings: Settings, data: Path) -> tuple[list[Finding], Regist
         handlers = fine(f"{plural(len(registry), 'kind')}: {', '.join(sorted(registry))}")
     except DormiceError as exc:
         handlers = Finding.of(exc)
+
     versions = f"dormice {version('dormice')}, Python {platform.python_version()}, temporalio {version('temporalio')}"
     findings = {
         "installation": fine(versions),
@@ -59,13 +60,16 @@ def _check_open_files(settings: Settings) -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return fine("no limit")
+
     # the handler of a solo message holds a slot, that of a packed message does not
     slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
     needed = slots + settings.handlers_at_once + SPARE_FILES
     seen = f"a process may open {limit:,}"
+
     if limit < needed:
         remedy = f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'"
         return warning(f"{seen}, and a worker with all handlers at work may need {needed:,}", remedy)
+
     return fine(seen)
 
 
@@ -79,4 +83,5 @@ def _check_disk(data: Path) -> Finding:
     if free < DISK_LEAST_BYTES:
         remedy = "make room, or move the folder to a larger disk while the server is stopped"
         return warning(f"{free / 1e9:.2f} GB are free for {data}", remedy)
+
     return fine(f"{free / 1e9:,.1f} GB are free for {data}")

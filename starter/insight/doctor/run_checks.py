@@ -35,6 +35,7 @@ async def examine(
     server = Server(open_client, settings, data, now, metrics)
     groups = ([*server.checks(), *Lanes(server, registry).checks()], Kafka(settings, topics).checks())
     found = await asyncio.gather(*(run_checks(checks, seconds) for checks in groups))
+
     return [finding for findings in found for finding in findings]
 
 

@@ -105,6 +105,7 @@ class Server:
         self.client = await self._open_client(self.settings)
         service = self.client.workflow_service
         system = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+
         try:
             self._cluster = await service.get_cluster_info(GetClusterInfoRequest(), timeout=CALL_TIMEOUT)
         except RPCError as exc:
@@ -112,13 +113,15 @@ class Server:
                 raise
             # an authorizer may show the cluster only to users with rights beyond a namespace
             self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
+
         self._version = system.server_version
         return check_version(self._version, self.client.service_client.config.target_host)
 
     async def _check_namespace(self) -> Finding:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
         self._namespace = await self.client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
-        name, state = self.client.namespace, self._namespace.namespace_info.state
+        name = self.client.namespace
+        state = self._namespace.namespace_info.state
         if state != NamespaceState.NAMESPACE_STATE_REGISTERED:
             word = NamespaceState.Name(state).removeprefix("NAMESPACE_STATE_").lower()
             remedy = "set TEMPORAL_NAMESPACE to one that is in use"
@@ -136,15 +139,18 @@ class Server:
     async def _check_attributes(self) -> Found:
         found = await read_attribute_types(self.client)
         findings: list[Finding] = []
+
         if missing := [name for name in REQUIRED if name not in found]:
             seen = f"{', '.join(missing)} missing in namespace {self.client.namespace!r}: nothing can be started"
             findings.append(wrong(seen, self._with_namespace(command_to_create(missing))))
+
         for name, kind in REQUIRED.items():
             if found.get(name, kind) != kind:
                 remove = self._with_namespace(f"temporal operator search-attribute remove --name {name}")
                 create = self._with_namespace(command_to_create([name]))
                 seen = f"{name} is of type {found[name]}, and has to be {kind}: nothing can be started"
                 findings.append(wrong(seen, f"use another namespace, or: {remove} and {create}"))
+
         return findings or fine(", ".join(REQUIRED))
 
     def _with_namespace(self, command: str) -> str:
@@ -164,18 +170,23 @@ class Server:
         store = self._cluster.visibility_store
         if store.startswith(INDEXLESS_STORES):
             return fine(f"{store}: has no indexes to drop")
+
         if store != EMBEDDED_STORE:
             page = "docs/architecture.md, Slim visibility, tells which are needed"
             remedy = f"list the indexes of its table executions_visibility; {page}"
             return unknown(f"{store}: only the database itself can tell whether it is slimmed", remedy)
+
         if not self._has_database():
             remedy = "run this where the server's folder is, or name that with --data"
             return unknown(f"this server does not keep its messages in {self._database.parent}", remedy)
+
         aliases = self._namespace.config.custom_search_attribute_aliases
         with self._open_database() as database:
             unneeded = find_unneeded(database, {name: column for column, name in aliases.items()})
+
         if not unneeded:
             return fine("slimmed")
+
         mark = self._database.with_name("slimmed")
         seen = f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them"
         return warning(seen, f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'")
@@ -260,6 +271,7 @@ def check_shards(store: str, shards: int) -> Finding:
     if shards < SHARDS_LEAST:
         remedy = "before there are many messages, make a new cluster with numHistoryShards of 4096"
         return warning(f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more", remedy)
+
     return fine(seen)
 
 
@@ -268,8 +280,10 @@ async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) ->
 
     Starts a workflow that no worker ever sees, and deletes it. Raises RPCError.
     """
-    name, queue = f"{prefix}~doctor~{uuid.uuid4().hex}", f"{prefix}~doctor"
+    name = f"{prefix}~doctor~{uuid.uuid4().hex}"
+    queue = f"{prefix}~doctor"
     limits: dict[str, Any] = {"start_delay": PROBE_LASTS, "execution_timeout": PROBE_LASTS, "rpc_timeout": CALL_TIMEOUT}
+
     try:
         before = now()
         handle = await client.start_workflow("DoctorProbe", id=name, task_queue=queue, **limits)
@@ -277,6 +291,7 @@ async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) ->
         started = (await handle.describe(rpc_timeout=CALL_TIMEOUT)).start_time
     finally:
         await _delete(client, name)
+
     return (before + after) / 2 - started.timestamp(), (after - before) / 2
 
 

@@ -53,14 +53,17 @@ def generate(options: GeneratorOptions) -> Iterator[tuple[str, int | None]]:
 def _change(options: GeneratorOptions, source: random.Random) -> Iterator[int]:
     """Give the moments at which one page changes, in no order."""
     rate = LAWS[options.law](source, options.per_day, options.shape) / options.burst  # bursts a day
-    highest, end = rate * (1 + options.rhythm), options.length // MICROSECOND
+    highest = rate * (1 + options.rhythm)
+    end = options.length // MICROSECOND
     at = 0.0
+
     while highest > 0:
         at += source.expovariate(highest) * DAY
         if at >= end:
             return
         if options.rhythm and source.random() * highest > rate * _find_share(options, at):
             continue  # thinning: what is left has the rate of its moment
+
         moment = at
         while moment < end:
             yield options.begin + int(moment)

@@ -58,14 +58,17 @@ def read_moment(value: Any) -> int:
         value = float(value)
     if isinstance(value, str):
         value = _read_text(value)
+
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"is {value.isoformat()!r}, which has no offset; add one, for example Z")
         return to_microseconds(value)
+
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not MOMENT_LEAST < value < MOMENT_MAX:
             raise ValueError(f"is {value}, too many for seconds since 1970; give seconds, not milliseconds")
         return round(value * 1_000_000)
+
     shown = value.isoformat() if isinstance(value, date) else value
     raise ValueError(f"is {shown!r:.60}, no moment; write 2026-11-21T20:00:00Z, or seconds since 1970")
 
@@ -102,6 +105,7 @@ class ChangeHistories:
             changes = found[name]
             if moment is not None:
                 changes.append(moment)
+
         if not found:
             raise GiveUp(f"{path}: is empty; give rows of {columns.id} and {columns.changed_at}")
         return cls({name: array("q", sorted(set(changes))) for name, changes in found.items()})
@@ -133,8 +137,11 @@ def _read_csv(path: str, columns: HistoryColumns) -> Iterator[Cells]:
                 raise GiveUp(
                     f"{path}: is empty; give a header with {columns.id},{columns.changed_at} and rows below it"
                 )
+
             columns.check(names, path)
-            first, second = names.index(columns.id), names.index(columns.changed_at)
+            first = names.index(columns.id)
+            second = names.index(columns.changed_at)
+
             for cells in rows:
                 if len(cells) == len(names):
                     yield cells[first], cells[second]
@@ -182,6 +189,7 @@ def write_history(path: Path, rows: Iterable[tuple[str, int | None]]) -> int:
     form = guess_form(str(path))
     if form == "jsonl":
         raise GiveUp(f"{path}: histories are written as CSV or Parquet; let the name end in .csv or .parquet")
+
     cells = ((name, None if moment is None else to_datetime(moment)) for name, moment in rows)
     beside = path.with_name(f".{path.name}.part")
     try:
@@ -189,6 +197,7 @@ def write_history(path: Path, rows: Iterable[tuple[str, int | None]]) -> int:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
     return count
 
 

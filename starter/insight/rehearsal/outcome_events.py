@@ -35,6 +35,7 @@ class CollectedVisits:
         word = str(event.get("reason")).partition(",")[0]
         if event.get("kind") != self.kind or event.get("outcome") != "again" or word not in WORDS:
             return
+
         try:
             at = to_microseconds(datetime.fromisoformat(event["started_at"]))
             visit = _Visit(at, int(event["version"]), int(event["attempt"]), WORDS[word])

@@ -39,13 +39,16 @@ def to_rows(rehearsal: Rehearsal) -> list[list[str]]:
 
 def describe(rehearsal: Rehearsal) -> list[str]:
     """Say in sentences what was rehearsed, and what was changed for a budget."""
-    period, pages = rehearsal.period, rehearsal.pages
+    period = rehearsal.period
+    pages = rehearsal.pages
     changes = sum(count * number for count, number in pages.items())
-    begin, end = format_moment(period.begin / 1e6), format_moment(period.end / 1e6)
+    begin = format_moment(period.begin / 1e6)
+    end = format_moment(period.end / 1e6)
     never = f"{pages.get(0, 0):,} of which never change"
     found = [f"{sum(pages.values()):,} pages, {never}; {changes:,} changes from {begin} to {end}"]
     if period.measured_from > period.begin:
         found.append(f"figures are of the time from {format_moment(period.measured_from / 1e6)} on")
+
     slowed = [each for each in rehearsal.policies if each.factor > 1 and not each.is_reference]
     return found + [
         f"{each.name}: every interval is {each.factor:.4g} times as long, to keep to {rehearsal.budget:,} visits"
@@ -55,7 +58,8 @@ def describe(rehearsal: Rehearsal) -> list[str]:
 
 def draw(rehearsal: Rehearsal) -> bytes:
     """Draw the policies as PNG, with curves of what formulas say of any number of visits."""
-    pages, period = rehearsal.pages, rehearsal.period
+    pages = rehearsal.pages
+    period = rehearsal.period
     points = [(each.name, each.per_day, each.freshness, each.is_reference) for each in rehearsal.policies]
     days = (period.end - period.begin) / DAY
     drawn = [per_day * days for _, per_day, _, _ in points if per_day]
@@ -65,6 +69,7 @@ def draw(rehearsal: Rehearsal) -> bytes:
         "optimum, by the formula": trace_optimum(pages, least, most),
         "uniform, by the formula": [(each, expected_freshness(pages, share_evenly(pages, each))) for each in budgets],
     }
+
     return draw_rehearsal(
         [point for point in points if point[1]],
         {name: [(visits / days, share) for visits, share in curve] for name, curve in curves.items() if curve},
@@ -84,6 +89,7 @@ def write_page(rehearsal: Rehearsal, source: str) -> str:
 {write_image("freshness over visits a day, and visits by hour", draw(rehearsal))}
 <h2>Columns</h2>
 {meanings}"""
+
     return write_document(f"rehearsal of {source}", f"Policies on {source}", body)
 
 

@@ -116,6 +116,7 @@ class FunctionPolicy:
         """Import MODULE:FUNCTION, also from the folders of `path`; raises InvalidSetting."""
         sys.path.extend(folder for folder in path if folder not in sys.path)
         self.place = place
+
         module, _, name = place.partition(":")
         try:
             found: Any = getattr(importlib.import_module(module), name, None)
@@ -124,6 +125,7 @@ class FunctionPolicy:
             raise InvalidSetting(
                 f"--policy: {place}: {problem}; give fixed:INTERVAL, adaptive, or MODULE:FUNCTION"
             ) from exc
+
         if not callable(found):
             raise InvalidSetting(f"--policy: {place}: module {module!r} has no function {name!r}; correct the name")
         self._function = cast("Callable[[Visit], Any]", found)
@@ -162,14 +164,17 @@ def _read_adaptive(text: str, rest: str) -> NutchPolicy:
     options = {name: value for name, _, value in (part.partition("=") for part in rest.split(",") if part)}
     if unknown := next((name for name in options if name not in ADAPTIVE_OPTIONS), None):
         raise InvalidSetting(f"--policy: {text}: there is no {unknown!r}; give {', '.join(ADAPTIVE_OPTIONS)}")
+
     usual = NutchRules()
     spans = {name: _read_span(text, name, options[name]) for name in ("start", "min", "max") if name in options}
     shares = {name: _read_share(text, name, options[name]) for name in ("increase", "decrease") if name in options}
+
     try:
         bounds = Bounds(spans.get("min", usual.bounds.shortest), spans.get("max", usual.bounds.longest))
         rules = NutchRules(**{"increase": usual.increase, "decrease": usual.decrease, **shares}, bounds=bounds)
     except InvalidSetting as exc:
         raise InvalidSetting(f"--policy: {text}: {exc}") from exc
+
     return NutchPolicy(spans.get("start", START_INTERVAL), rules)
 
 

@@ -59,7 +59,8 @@ def share_optimally(pages: Mapping[int, int], budget: float) -> Frequencies:
     if not any(pages):
         return dict.fromkeys(pages, 0.0)
     low, high = _bisect(lambda price: spend(frequencies(price)) > budget, 0.0, 1.0)
-    much, little = frequencies(low), frequencies(high)
+    much = frequencies(low)
+    little = frequencies(high)
     # neighbouring prices may be far apart in visits, of pages that are hardly worth them; what lies between is as good
     between = (budget - spend(little)) / (spend(much) - spend(little)) if math.isfinite(spend(much)) else 0.0
     return {count: visits + between * (much[count] - visits) for count, visits in little.items()}
@@ -90,13 +91,15 @@ def expected_freshness(pages: Mapping[int, int], frequencies: Mapping[int, float
 def trace_optimum(pages: Mapping[int, int], least: float, most: float) -> list[tuple[float, float]]:
     """Give visits of all pages together, between two numbers, and the highest mean freshness for each."""
     found: list[tuple[float, float]] = []
-    price, visits = 1.0, 0.0
+    price = 1.0
+    visits = 0.0
     while any(pages) and visits < most:
         frequencies = {count: _find_frequency(count, price * count) for count in pages}
         visits = sum(pages[count] * each for count, each in frequencies.items())
         if least <= visits <= most:
             found.append((visits, expected_freshness(pages, frequencies)))
         price *= 0.8
+
     return found
 
 

@@ -181,14 +181,17 @@ class RehearsalOptions:
         """Give the period: as asked for, else the whole hours in which all changes lie. Raises InvalidSetting."""
         if span is None and (self.begin is None or self.end is None):
             raise InvalidSetting("no page ever changed; say with --from and --until what is to be rehearsed")
+
         first, last = span or (0, 0)
         begin = (first - 1) // HOUR * HOUR if self.begin is None else self.begin
+
         end = (last // HOUR + 1) * HOUR if self.end is None else self.end
         if not begin < end <= begin + HORIZON // MICROSECOND:
             raise InvalidSetting(
                 f"--from: {format_exact(begin / 1e6)} to {format_exact(end / 1e6)} is no time to rehearse; "
                 f"give a beginning before the end, and at most {HORIZON.days} d before it"
             )
+
         if begin + self.warm_up >= end:
             raise InvalidSetting("--warm-up: leaves no time to measure; give less than lies between --from and --until")
         return Period(begin, end, begin + self.warm_up)
@@ -214,6 +217,7 @@ def rehearse(histories: Histories, options: RehearsalOptions) -> Rehearsal:
     shared = {name: share(pages, allowed * length / period.measured) for name, share in REFERENCES.items()}
     references = {name: make_policy(frequencies, length) for name, frequencies in shared.items()}
     found += pacing.run(references, budget, is_reference=True)
+
     return Rehearsal(period, pages, found, budget)
 
 
@@ -231,6 +235,7 @@ class _Pacing:
     ) -> list[RehearsedPolicy]:
         paced = {name: PacedPolicy(policy) for name, policy in policies.items()}
         totals = self._run(paced)
+
         for margin in MARGINS:
             over = {name: each.visits for name, each in totals.items() if budget is not None and each.visits > budget}
             if not over or budget is None:
@@ -240,6 +245,7 @@ class _Pacing:
             }
             paced |= slower
             totals |= self._run(slower)
+
         return [RehearsedPolicy(name, paced[name].factor, totals[name], self.period, is_reference) for name in policies]
 
     def _run(self, paced: Mapping[str, PacedPolicy]) -> dict[str, Totals]:
@@ -255,9 +261,11 @@ class _Pacing:
             return rehearse_all(sample, self.period, [PacedPolicy(paced.policy, factor)])[0].visits
 
         allowed = share * count(paced.factor)
-        low, high = paced.factor, 2 * paced.factor
+        low = paced.factor
+        high = 2 * paced.factor
         while (visits := count(high)) > allowed and high < FACTOR_MAX:
-            low, high = high, high * 2
+            low = high
+            high = high * 2
         for _ in range(FACTOR_STEPS):
             if visits >= USED_LEAST * allowed:
                 break
@@ -265,5 +273,6 @@ class _Pacing:
             if (tried := count(middle)) > allowed:
                 low = middle
             else:
-                high, visits = middle, tried
+                high = middle
+                visits = tried
         return PacedPolicy(paced.policy, high)

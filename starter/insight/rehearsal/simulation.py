@@ -50,7 +50,8 @@ class Period:
 
     def cut(self, changes: Sequence[int]) -> Sequence[int]:
         """Give the changes inside."""
-        first, last = bisect_right(changes, self.begin), bisect_left(changes, self.end)
+        first = bisect_right(changes, self.begin)
+        last = bisect_left(changes, self.end)
         return changes[first:last]
 
 
@@ -110,7 +111,8 @@ def rehearse_all(histories: Iterable[ChangeHistory], period: Period, policies: S
     """Let each policy visit each page for the whole period; gives the totals of each policy."""
     runs = [_Run(period, each) for each in policies]
     for name, changes in histories:
-        inside, place = period.cut(changes), unit_hash(name)
+        inside = period.cut(changes)
+        place = unit_hash(name)
         for run in runs:
             run.add(inside, place)
     return [run.totals for run in runs]
@@ -130,14 +132,17 @@ class _Run:
         totals = self.totals
         totals.histories += 1
         totals.changes += len(changes) - bisect_left(changes, self._period.measured_from)
+
         if isinstance(self._policy, FixedPolicy):
             found = self._visit_regularly(self._policy, changes, place)
         else:
             found = self._visit_adaptively(self._policy, changes, place)
+
         done = 0
         for at, last in found:
             self._find(changes, done, last, at)
             done = last
+
         if done < len(changes):
             self._count_stale(changes[done], self._period.end)
 
@@ -146,9 +151,12 @@ class _Run:
         interval = policy.find_interval(len(changes))
         if interval is None:
             return
+
         step = max(SHORTEST_INTERVAL, int(interval * self._factor))
-        first, last = self._period.begin + int(place * step), 0
+        first = self._period.begin + int(place * step)
+        last = 0
         self._count_visits(first, step)
+
         while last < len(changes):
             at = first + max(0, -((first - changes[last]) // step)) * step
             if at >= self._period.end:
@@ -157,14 +165,18 @@ class _Run:
             yield at, last
 
     def _count_visits(self, first: int, step: int) -> None:
-        begin, end, hours = self._period.measured_from, self._period.end, self.totals.hours
+        begin = self._period.measured_from
+        end = self._period.end
+        hours = self.totals.hours
         first += max(0, -((first - begin) // step)) * step
         count = max(0, -((first - end) // step))
         self.totals.visits += count
+
         if step >= HOUR:
             for at in range(first - begin, end - begin, step):
                 hours[at // HOUR] += 1
             return
+
         before = 0
         for hour in range(len(hours)):
             until = min(count, max(0, -((first - begin - (hour + 1) * HOUR) // step)))
@@ -175,25 +187,34 @@ class _Run:
         self, policy: AdaptivePolicy, changes: Sequence[int], place: float
     ) -> Iterator[tuple[int, int]]:
         """Give each visit that finds a change, and how many changes there are until then."""
-        begin, end, factor, hours = self._period.measured_from, self._period.end, self._factor, self.totals.hours
+        begin = self._period.measured_from
+        end = self._period.end
+        factor = self._factor
+        hours = self.totals.hours
         visit = Visit(START_INTERVAL, now=self._period.begin, begin=self._period.begin, last_found=self._period.begin)
-        last, until = 0, len(changes)
+        last = 0
+        until = len(changes)
         visit.interval = policy.decide(visit)
         at = visit.now + int(place * max(SHORTEST_INTERVAL, int(visit.interval // MICROSECOND * factor)))
         upcoming = changes[0] if until else end
+
         while at < end:
             visit.now = at
             visit.visits += 1
+
             visit.is_changed = is_changed = upcoming <= at
             if is_changed:
                 last = bisect_right(changes, at, last)
                 upcoming = changes[last] if last < until else end
                 visit.changes += 1
-                visit.last_found, visit.last_change = at, changes[last - 1]
+                visit.last_found = at
+                visit.last_change = changes[last - 1]
                 yield at, last
+
             if at >= begin:
                 self.totals.visits += 1
                 hours[(at - begin) // HOUR] += 1
+
             visit.interval = policy.decide(visit)
             at += max(SHORTEST_INTERVAL, int(visit.interval // MICROSECOND * factor))
 

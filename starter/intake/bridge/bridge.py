@@ -28,7 +28,8 @@ from starter.starting.bulk import BulkStarter
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS, PAUSED_POLL_SECONDS = 0.2, 0.02
+POLL_SECONDS = 0.2
+PAUSED_POLL_SECONDS = 0.02
 """The second applies while partitions are paused: records for them do not wake the consumer."""
 
 RECORDS_AT_ONCE = 2000
@@ -38,7 +39,8 @@ SLICE = 100
 FETCHED_AT_ONCE_BYTES = 64 * 1024
 """Per partition. Records fetched beyond the window only cost memory."""
 
-COMMIT_EVERY_SECONDS, ENDS_EVERY_SECONDS = 1.0, 5.0
+COMMIT_EVERY_SECONDS = 1.0
+ENDS_EVERY_SECONDS = 5.0
 METADATA_SECONDS = 10.0
 """How long the client believes what it knows of topics: one that is made again, or gets partitions, is seen then."""
 
@@ -109,6 +111,7 @@ class Bridge(ConsumerRebalanceListener):
             _repeat(self.options.patience.total_seconds() / (2 * LOOKS), self._watch),
         )
         working = [delivering, *(asyncio.create_task(work) for work in beside)]
+
         stop = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +122,7 @@ class Bridge(ConsumerRebalanceListener):
             await _wait(lambda: self.intake.in_flight == 0, self.options.drain.total_seconds())
         finally:
             await self._end(working[1:], delivering, stop)
+
         if self.assignment.to_commit():
             raise RetryLater(
                 f"group {self.options.group}: not all that is done could be committed; it is read once more by the "
@@ -134,6 +138,7 @@ class Bridge(ConsumerRebalanceListener):
         await self.desk.finish()
         for task in others:
             task.cancel()
+
         await asyncio.gather(*others, return_exceptions=True)
         await self._leave()
 
@@ -149,8 +154,10 @@ class Bridge(ConsumerRebalanceListener):
         while True:
             timeout = PAUSED_POLL_SECONDS if self._consumer.paused() else POLL_SECONDS
             batches = await self._consumer.getmany(timeout_ms=round(timeout * 1000), max_records=RECORDS_AT_ONCE)
+
             for partition in await self._check_offsets():
                 batches.pop(TopicPartition(*partition), None)
+
             held = {partition: self.assignment.find(Partition(*partition)) for partition in batches}
             for partition, messages in batches.items():
                 for first in range(0, len(messages), SLICE):
@@ -158,6 +165,7 @@ class Bridge(ConsumerRebalanceListener):
                         break  # revoked meanwhile; if assigned again, it is read anew
                     self._take_in(offsets, messages[first : first + SLICE])
                     await asyncio.sleep(0)
+
             await self._leave_tails()
             self.desk.pump()
             self.apply_pauses()
@@ -216,7 +224,8 @@ class Bridge(ConsumerRebalanceListener):
 
     def apply_pauses(self) -> None:
         """Bring the consumer's pauses in line with the record scheduler's."""
-        assigned, paused = self._consumer.assignment(), self._consumer.paused()
+        assigned = self._consumer.assignment()
+        paused = self._consumer.paused()
         held_back = {TopicPartition(*partition) for partition in self.intake.pausing} & assigned
         if begin := held_back - paused:
             self._consumer.pause(*begin)
@@ -235,6 +244,7 @@ class Bridge(ConsumerRebalanceListener):
         positions = self.assignment.to_commit(partitions)
         if not positions:
             return
+
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._consumer.commit(

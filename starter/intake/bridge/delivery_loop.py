@@ -68,15 +68,19 @@ class DeliveryLoop:
         """Begin what may begin now."""
         if self._is_closed:
             return
+
         if (size := size_for(self._in_hand)) != self._size:
             self._size = size
             self.scheduler.resize(limits_of(size))
+
         taken = self.scheduler.take()
         if alive := [pending for pending in taken if pending.key is not None]:
             self._deliveries.put_nowait(alive)
+
         if idle := [pending for pending in taken if pending.key is None and pending.dead is None]:
             self.outcomes[StartOutcome.IGNORED] += len(idle)
             self._acknowledge(idle, StartOutcome.IGNORED)
+
         for pending in taken:
             if pending.dead is not None:
                 self._run_beside(self._write_dead_letter(pending, pending.dead.error_class, str(pending.dead)))
@@ -120,6 +124,7 @@ class DeliveryLoop:
     def _handle_receipt(self, receipt: Receipt[PendingRecord]) -> None:
         pending = receipt.tag
         self._in_hand -= 1
+
         self.outcomes[receipt.outcome] += 1
         if receipt.outcome is StartOutcome.FAILED:
             pending.attempts += 1
@@ -154,8 +159,10 @@ class DeliveryLoop:
                 extra = {**describe_held(pending, self.formats), "reason": str(exc)}
                 logger.warning("dead letter not written", extra=extra)
                 await asyncio.sleep(backoff_seconds(attempts))
+
         if attempts:
             self.scheduler.unblock(pending.partition)
+
         self.outcomes[DEAD] += 1
         self._acknowledge([pending], DEAD, error_class)
 
@@ -169,6 +176,7 @@ class DeliveryLoop:
                 logger.debug("record settled", extra={"action": "record_settled", **extra})
             self.scheduler.finished(pending)
             self.assignment.acknowledged(pending.partition, pending.epoch, pending.record.offset)
+
         if not self._is_pumping:  # once per loop iteration: one answer of a pack acknowledges hundreds
             self._is_pumping = True
             asyncio.get_running_loop().call_soon(self._pump_again)

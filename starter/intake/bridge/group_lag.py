@@ -145,9 +145,11 @@ async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[TopicPa
 async def _describe(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str]]:
     protocol: Any = importlib.import_module("aiokafka.coordinator.protocol").ConsumerProtocol
     (answer,) = await admin.describe_consumer_groups([group])
+
     code, _, state, _, _, members, *_ = answer.groups[0]
     if code:
         raise for_code(code)(group)
+
     return state, {
         partition: f"{member_id} {host}"
         for member_id, _, host, _, assignment in members
@@ -165,6 +167,7 @@ async def _measure(
     behind = {partition: start for partition, start in starts.items() if start < ends[partition]}
     timestamps = await _read_timestamps(reader, behind, ends)
     now = time.time()
+
     return tuple(
         PartitionLag(
             topic=partition.topic,
@@ -194,11 +197,14 @@ async def _read_timestamps(
     found: dict[TopicPartition, int] = {}
     if starts:
         reader.assign(list(starts))
+
     for partition, start in starts.items():
         reader.seek(partition, start)
+
     for partition in starts:
         while partition not in found and await reader.position(partition) < ends[partition]:
             polled = await reader.getmany(partition, timeout_ms=POLL_MILLISECONDS, max_records=1)
             for raw in polled.get(partition, ()):
                 found[partition] = raw.timestamp
+
     return found

@@ -118,6 +118,7 @@ class PartitionOffsets:
         self._next = offset + 1
         if timestamp != self._last.timestamp or now != self._last.received_at:  # else share one object
             self._last = UnacknowledgedRecord(now, timestamp)
+
         self._outstanding[offset] = self._last
 
     def acknowledged(self, offset: int) -> bool:
@@ -220,7 +221,7 @@ class Assignment:
                 raise OffsetsWentBack(f"{flaw}; start this process again, and it begins with the new first record")
 
     def acknowledged(self, partition: Partition, epoch: int, offset: int) -> bool:
-        """Note that a record needs no more work; says whether that counted, as it is under an older epoch too late."""
+        """Note that a record needs no more work; returns False if the partition was reassigned since."""
         offsets = self._held.get(partition)
         return offsets is not None and offsets.epoch == epoch and offsets.acknowledged(offset)
 

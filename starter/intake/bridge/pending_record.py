@@ -86,7 +86,8 @@ def describe_held(pending: PendingRecord, formats: Formats) -> dict[str, Any]:
 
 
 def _describe(pending: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
-    record, envelope = pending.record, delivery and delivery.envelope
+    record = pending.record
+    envelope = delivery and delivery.envelope
     return {
         "workflow_id": (pending.key or b"").decode(),
         "correlation_id": envelope.correlation_id if envelope else find_correlation_id(read_headers(record.headers)),

@@ -76,7 +76,8 @@ class RecordScheduler:
         for partition in partitions:
             lane = self._lanes.setdefault(partition, _PartitionQueue(partition))
             self._empty(lane)
-            lane.epoch, lane.last = epoch, NOTHING
+            lane.epoch = epoch
+            lane.last = NOTHING
         self._note_load()
 
     def revoke(self, partitions: Iterable[Partition]) -> list[PendingRecord]:
@@ -92,9 +93,12 @@ class RecordScheduler:
 
     def offer(self, record: PendingRecord) -> bool:
         """Add a record; False, and nothing changes, if its epoch is not the partition's or the offset is repeated."""
-        lane, offset, key = self._lanes.get(record.partition), record.offset, record.key
+        lane = self._lanes.get(record.partition)
+        offset = record.offset
+        key = record.key
         if lane is None or lane.epoch != record.epoch or offset <= lane.last:
             return False
+
         lane.last = offset
         if key is not None and key in lane.chains:
             if (waiting := lane.chains[key]) is None:
@@ -106,18 +110,23 @@ class RecordScheduler:
             heappush(lane.ready, (offset, record))
             if not lane.is_in_turn:
                 self._queue(lane)
+
         lane.load += 1
         if lane.load > self._limits.partition_high:
             self._over.add(lane.partition)
+
         if not lane.reason:
             self._load += 1
             self._note_load()
+
         return True
 
     def take(self) -> list[PendingRecord]:
         """Give the records that may begin now; each is under way until it is finished."""
         taken: list[PendingRecord] = []
-        turns, most = self._turns, self._limits.in_flight_per_partition
+        turns = self._turns
+        most = self._limits.in_flight_per_partition
+
         places = self._limits.in_flight - self._in_flight
         while turns and len(taken) < places:
             lane = turns.popleft()
@@ -129,6 +138,7 @@ class RecordScheduler:
                 turns.append(lane)
             else:
                 lane.is_in_turn = False
+
         self._in_flight += len(taken)
         return taken
 
@@ -136,26 +146,32 @@ class RecordScheduler:
         """Remove a record, whatever became of it; False, and nothing changes, if it was not under way."""
         if self._under_way.pop(id(record), None) is None:
             return False
-        lane, key = self._lanes[record.partition], record.key
+
+        lane = self._lanes[record.partition]
+        key = record.key
         if key is not None:
             waiting = lane.chains.pop(key, None)
             if waiting:
                 following = waiting.popleft()
                 lane.chains[key] = waiting or None
                 heappush(lane.ready, (following.offset, following))
+
         lane.in_flight -= 1
         lane.load -= 1
         if lane.load < self._limits.partition_low:
             self._over.discard(lane.partition)
+
         if not lane.reason:
             self._in_flight -= 1
             self._load -= 1
             if self._is_full:
                 self._note_load()
+
         if lane.ready and not lane.is_in_turn:
             self._queue(lane)
         elif lane.epoch is None and not lane.in_flight:
             del self._lanes[lane.partition]
+
         return True
 
     def block(self, partition: Partition, reason: str) -> None:
@@ -219,6 +235,7 @@ class RecordScheduler:
             self._in_flight += lane.in_flight
         else:
             self._load -= lane.load - lane.in_flight
+
         lane.load = lane.in_flight
         lane.ready.clear()
         keys = (record.key for record in self._under_way.values() if record.partition == lane.partition)
@@ -226,5 +243,6 @@ class RecordScheduler:
         self._over.discard(lane.partition)
 
     def _note_load(self) -> None:
-        low, high = self._limits.total_low, self._limits.total_high
+        low = self._limits.total_low
+        high = self._limits.total_high
         self._is_full = self._load > high or (self._is_full and self._load >= low)

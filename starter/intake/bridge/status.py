@@ -25,7 +25,11 @@ PUBLISH_SECONDS = 1.0
 
 def read_status(bridge: Bridge) -> BridgeStatus:
     """Read a bridge's status; makes no call, so it is cheap and works while broker and server are away."""
-    paused, find, now, epoch = bridge.paused, bridge.assignment.find, time.monotonic(), time.time()
+    paused = bridge.paused
+    find = bridge.assignment.find
+    now = time.monotonic()
+    epoch = time.time()
+
     return BridgeStatus(
         group=bridge.options.group,
         member=bridge.options.member,
@@ -55,11 +59,13 @@ def to_partition_status(
     offsets: PartitionOffsets, depth: QueueDepth, *, end: int | None, is_paused: bool, now: float, epoch: float
 ) -> PartitionStatus:
     """Put together what is known about a partition; `now` is in monotonic seconds, `epoch` in seconds since 1970."""
-    committed, oldest = offsets.last_committed, offsets.oldest
+    committed = offsets.last_committed
+    oldest = offsets.oldest
     lag = None if committed is None or end is None else max(0, end - committed)
     time_lag = 0.0 if lag == 0 else None
     if oldest is not None:  # a producer's clock may be ahead of ours
         time_lag = max(0.0, epoch - oldest.timestamp / 1000) if oldest.timestamp >= 0 else None
+
     return PartitionStatus(
         topic=offsets.partition.topic,
         number=offsets.partition.number,
@@ -99,8 +105,10 @@ def to_metric_values(status: BridgeStatus) -> Iterator[MetricValue]:
         ):
             if value is not None:
                 yield MetricValue(metric, value, labels)
+
     for outcome, count in status.outcomes.items():
         yield MetricValue(metrics.RECORDS, count, {**group, "outcome": outcome})
+
     yield MetricValue(metrics.THROTTLES, status.throttled, group)
     yield MetricValue(metrics.RETRIES, status.retried, group)
     yield MetricValue(metrics.REBALANCES, status.rebalances, group)

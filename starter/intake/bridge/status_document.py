@@ -65,7 +65,8 @@ async def fetch_status(address: str) -> "BridgeStatus | str":
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session,
             session.get(f"http://{address}/status") as answer,
         ):
-            status, body = answer.status, await answer.read()
+            status = answer.status
+            body = await answer.read()
     except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
         why = f"{address} does not answer ({type(exc).__name__})"
         return f"{why}; start that bridge with --health-port, or leave it out"

@@ -28,11 +28,14 @@ class Watchdog:
         if lag <= 0 or in_flight > 0 or is_paused or is_blocked:
             self.note_progress()
             return ""
+
         if self._looked_at is not None:
             self._still += min(now - self._looked_at, self._patience / LOOKS)
+
         self._looked_at = now
         if self._still < self._patience:
             return ""
+
         return (
             f"consumer: no record was received, acknowledged or committed for {self._still:.0f} s although {lag:,} "
             "wait and nothing holds them back, so it has stopped without an error; start this process again"

@@ -4,7 +4,8 @@ from functools import lru_cache
 
 from starter.intake.bridge.record_scheduler import InFlightLimits
 
-FEWEST, MOST = 1_000, 100_000
+FEWEST = 1_000
+MOST = 100_000
 """Limits for records under way. The lower one keeps the starter busy, the upper one bounds the memory."""
 
 PACK_ROOM = MOST * 4 // 5

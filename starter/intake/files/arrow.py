@@ -49,6 +49,7 @@ def read_values(column: Any) -> list[Any]:
     for is_kind, read in _READERS:
         if is_kind(kind):
             return read(column)
+
     return _read_each(column)
 
 

@@ -45,9 +45,11 @@ class Columns:
         self._has_others = bool(others)
         if "id" not in names:
             raise GiveUp(f"{source}: has no column 'id'; its columns are {show_names(names)}")
+
         check_names(names, source)
         if "" in names:
             raise GiveUp(f"{source}: column {names.index('') + 1} has no name; give it one")
+
         if "payload" in names and others:
             flaw = f"{source}: column {others[0]!r} is no field of the envelope"
             raise GiveUp(f"{flaw}, and beside a column 'payload' there is no place for it; drop one of the two")
@@ -63,6 +65,7 @@ class Columns:
                 fields[name] = read_field(name, cell)
             elif (value := self._read_other(name, cell)) is not None:
                 payload[name] = value
+
         return {**fields, "payload": payload} if self._has_others else fields
 
     def _read_other(self, name: str, cell: Any) -> Any:
@@ -79,6 +82,7 @@ def read_field(name: str, cell: Any) -> Any:
         return read_number(cell)
     if name not in _MOMENT_FIELDS:
         return to_text(cell)
+
     return cell if isinstance(cell, datetime) else read_value(name, cell)
 
 
@@ -105,6 +109,7 @@ def read_cell(text: str) -> Any:
         return text
     if not is_kept(text):
         return text
+
     return int(text) if text.removeprefix("-").isdigit() else float(text)
 
 
@@ -118,6 +123,7 @@ def read_number(cell: Any) -> Any:
         cell = to_json(cell)
     if isinstance(cell, float) and math.isfinite(cell) and cell.is_integer():
         return int(cell)  # integers become floats in a column where one is missing
+
     return cell
 
 
@@ -155,4 +161,5 @@ def to_json(value: Any) -> Any:
         return {key: to_json(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list):
         return [to_json(item) for item in cast("list[Any]", value)]
+
     return value

@@ -30,7 +30,8 @@ class FirstRows:
     def is_duplicate(self, number: int, envelope: "Envelope") -> bool:  # noqa: ARG002 — as with the newest rows
         """Return whether the message has been seen before; called once for each row, in order."""
         name = workflow_id(envelope.kind, envelope.id).encode()
-        count, digest = len(self._seen), hashlib.blake2b(name, digest_size=16).digest()
+        count = len(self._seen)
+        digest = hashlib.blake2b(name, digest_size=16).digest()
         self._seen.add(digest)
         return len(self._seen) == count
 

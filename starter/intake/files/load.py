@@ -68,7 +68,8 @@ class LoadCounts:
     def begin(self, *, is_searching: bool = False) -> None:
         """Restart the count at the beginning of the input."""
         self.rows = self.position = 0
-        self.is_searching, self.phase_began_at = is_searching, time.monotonic()
+        self.is_searching = is_searching
+        self.phase_began_at = time.monotonic()
 
     def note(self, row: Row) -> None:
         """Count a row that was read."""
@@ -139,6 +140,7 @@ class Load:
         try:
             if self.rule == "newest":
                 self._duplicates = await asyncio.to_thread(self._find_newest)
+
             self.summary.begin()
             if starter is None:
                 async for row, envelope in self._envelopes():
@@ -150,6 +152,7 @@ class Load:
             else:
                 async for receipt in starter.start_all(self._wishes()):
                     self._take(receipt)
+
             is_complete = not self.is_stopped and self.flaw is None
         finally:
             self._feed.stop()
@@ -217,6 +220,7 @@ class Load:
         if receipt.outcome is StartOutcome.REJECTED:
             self._reject(receipt.tag, receipt.field or "envelope", receipt.reason)
             return
+
         if receipt.outcome is StartOutcome.STARTED:
             self.summary.started += 1
         elif receipt.outcome is StartOutcome.REVISED:
@@ -225,6 +229,7 @@ class Load:
             self.summary.already_running += 1
         else:
             self.summary.failed += 1
+
         self._failures = self._failures + 1 if receipt.outcome is StartOutcome.FAILED else 0
         if self._failures >= self.options.failures_max:
             self.stop()

@@ -27,10 +27,12 @@ class RowMapping:
         """Raise InvalidSetting for what rows of files and tables, in this format, don't have."""
         if form != "csv" and self.table != TableOptions():
             raise InvalidSetting("--columns, --header, --no-header and --fill-rows: are for CSV; leave them out")
+
         options = self.options
         if any(name == "delay" for name, _ in options.extras):
             flaw = "counts from a record's timestamp, which rows do not have"
             raise InvalidSetting(f"--delay-from: {flaw}; name the moment with --scheduled-at-from")
+
         origins = {"kind": options.kind, "id-from": options.id_from, "payload-from": options.payload_from}
         origins |= {f"{name.replace('_', '-')}-from": origin for name, origin in options.extras}
         for name, origin in origins.items():

@@ -30,6 +30,7 @@ class ParquetTable:
             self._file = _parquet.ParquetFile(path, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except (OSError, _arrow.ArrowException) as exc:
             raise GiveUp(f"{path}: can't be read as Parquet ({_reason(exc)}); give a Parquet file") from exc
+
         self.total: int = self._file.metadata.num_rows
         self.names: tuple[str, ...] = tuple(self._file.schema_arrow.names)
 
@@ -64,13 +65,17 @@ def find_schema(file: Any) -> Any:
 def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> int:
     """Write rows as one Parquet file and give their number; types are "string" and "timestamp", which is in UTC."""
     types = {"string": _arrow.string(), "timestamp": _arrow.timestamp("us", "UTC")}
-    schema, count, rest = _arrow.schema([(name, types[kind]) for name, kind in columns.items()]), 0, iter(rows)
+    schema = _arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    count = 0
+    rest = iter(rows)
+
     with _parquet.ParquetWriter(path, schema) as writer:
         while some := list(islice(rest, _WRITTEN_ROWS)):
             cells = zip(*some, strict=True)
             arrays = [_arrow.array(column, field.type) for column, field in zip(cells, schema, strict=True)]
             writer.write_batch(_arrow.RecordBatch.from_arrays(arrays, schema=schema))
             count += len(some)
+
     return count
 
 
@@ -85,14 +90,18 @@ def _find_type(kind: Any, physical: Iterator[str]) -> Any:
     if isinstance(kind, _arrow.BaseExtensionType):
         _find_type(kind.storage_type, physical)
         return kind
+
     if types.is_struct(kind):
         return _arrow.struct([field.with_type(_find_type(field.type, physical)) for field in kind])
+
     if types.is_map(kind):
         key = kind.key_field.with_type(_find_type(kind.key_type, physical))
         return _arrow.map_(key, kind.item_field.with_type(_find_type(kind.item_type, physical)), kind.keys_sorted)
+
     if types.is_nested(kind):
         item = kind.value_field.with_type(_find_type(kind.value_type, physical))
         return _arrow.list_(item) if types.is_list(kind) else kind
+
     return _arrow.timestamp("us", "UTC") if next(physical) == "INT96" else kind
 
 

@@ -26,7 +26,8 @@ LINE_MAX_BYTES = 1024 * 1024
 
 _BOM = "\ufeff"
 _READ_BYTES = 64 * 1024
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _STRUCTURE = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
 _SIGNATURES = (
     (b"\x1f\x8b", "a file that gzip has compressed; unpack it first"),
@@ -107,6 +108,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
         """The end of the last row, None when it is not known in advance."""
         self.is_repeatable = not self.is_stdin and Path(path).is_file()
         """Whether the input can be read more than once, as a file can and a pipe can't."""
+
         self._stream: BinaryIO | None = None
         try:
             self._rows = self._open(Path(path))
@@ -250,6 +252,7 @@ def _find_other_format(first: bytes, form: str) -> str | None:
     if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
         each = ".[]" if beginning.startswith(b"[") else "."
         return f"one JSON document; write an object a line, for example with: jq -c '{each}'"
+
     return None
 
 
@@ -335,7 +338,8 @@ class _JsonValues:
     def take(self) -> bytes:
         """Give what has been kept of the present value."""
         raw = b"".join(self._parts).strip()
-        self._parts, self._kept = [], 0
+        self._parts = []
+        self._kept = 0
         return raw
 
     def _is_outside_strings(self, token: bytes) -> bool:
@@ -465,10 +469,12 @@ def read_csv_records(lines: Iterable[Line], to_fields: ToFields) -> Iterator[Row
     taken: list[Line] = []
     # strict: a quote that is never closed would otherwise silently include the rest of the file
     records = csv.reader(_give_text(lines, taken), strict=True)
+
     while True:
         taken.clear()
         fields: Mapping[str, Any] = {}
         flaw: InvalidEnvelope | None = None
+
         try:
             cells = next(records)
             if not cells:
@@ -480,6 +486,7 @@ def read_csv_records(lines: Iterable[Line], to_fields: ToFields) -> Iterator[Row
             flaw = InvalidEnvelope("envelope", f"is no CSV ({exc}); correct its quotes")
         except InvalidEnvelope as exc:
             flaw = exc
+
         flaw = next((line.flaw for line in taken if line.flaw), flaw)
         original = "\n".join(line.text for line in taken)
         yield Row(taken[0].number, fields, original, taken[-1].end, flaw)

@@ -34,7 +34,8 @@ class ThreadedIterator(Generic[Item]):
         self._wake()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        loop, is_changed = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        is_changed = asyncio.Event()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -48,7 +49,8 @@ class ThreadedIterator(Generic[Item]):
             await is_changed.wait()
             is_changed.clear()
             with self._changed:
-                items, self._ready = self._ready, []
+                items = self._ready
+                self._ready = []
                 is_over = self._is_read
                 self._changed.notify_all()
             for item in items:
@@ -69,6 +71,8 @@ class ThreadedIterator(Generic[Item]):
                         self._wake()
         except Exception as exc:  # noqa: BLE001 — raised where the items are awaited
             self._error = exc
+
         with self._changed:
             self._is_read = True
+
         self._wake()

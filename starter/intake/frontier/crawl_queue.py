@@ -70,7 +70,10 @@ class CrawlQueue:
     def clear(self) -> int:
         """Let all go; give their number."""
         count = len(self.urls)
-        self.urls, self._waiting, self._leases, self.leased = {}, [], [], 0
+        self.urls = {}
+        self._waiting = []
+        self._leases = []
+        self.leased = 0
         return count
 
     def give(self, now: float, leased_until: float) -> CrawlUrl | None:

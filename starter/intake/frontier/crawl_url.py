@@ -64,6 +64,7 @@ class CrawlUrl:
         url = self.url
         if crawl == DEFAULT_CRAWL and _can_be_id(url) and key == derive_key(url):
             return url
+
         named = b"".join(len(part).to_bytes(8, "big") + part for part in (crawl.encode(), key.encode(), url.encode()))
         digest = hashlib.blake2b(named, digest_size=_DIGEST_BYTES).hexdigest()
         head = _CONTROL.sub("", url[:_HEAD_BYTES]).encode()[:_HEAD_BYTES].decode(errors="ignore")
@@ -81,6 +82,7 @@ class CrawlUrl:
             payload["refetch"] = self.refetch_at
         if self.metadata:
             payload["metadata"] = {name: list(values) for name, values in self.metadata.items()}
+
         return payload
 
     @classmethod
@@ -88,11 +90,15 @@ class CrawlUrl:
         """Read it back from its message; raises InvalidEnvelope for one that no frontier has made."""
         if not isinstance(payload, dict):
             raise InvalidEnvelope("payload", "must be an object; put URLs by the interface of the frontier")
+
         given = cast("dict[str, Any]", payload)
-        url, key = given.get("url", message_id), given.get("key")
+        url = given.get("url", message_id)
+        key = given.get("key")
         key = derive_key(url) if key is None and isinstance(url, str) else key
-        crawl, metadata = given.get("crawl", DEFAULT_CRAWL), given.get("metadata", NO_METADATA)
+        crawl = given.get("crawl", DEFAULT_CRAWL)
+        metadata = given.get("metadata", NO_METADATA)
         moments = (given.get("refetch", 0), given.get("created", 0))
+
         is_readable = all(isinstance(each, str) for each in (url, key, crawl)) and isinstance(metadata, dict | Mapping)
         if not is_readable or not all(isinstance(each, int) for each in moments):
             raise InvalidEnvelope("payload", "is none of the frontier's; put URLs by the interface of the frontier")

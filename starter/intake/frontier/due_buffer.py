@@ -19,7 +19,8 @@ from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
 
 REMEMBERED_SECONDS = 60.0
 DEFAULT_DELAY = 1.0
-QUEUE_SHARE, QUEUE_LEAST = 0.05, 1000
+QUEUE_SHARE = 0.05
+QUEUE_LEAST = 1000
 """How much of the room one queue may take, so that a few large ones leave some to the others; and at least how many."""
 
 
@@ -63,6 +64,7 @@ class DueBuffer:
             if held.url != url:  # changed by other means than a put
                 queue.put(message_id, url, held.leased_until)
             return True
+
         return self._add(queue, message_id, HeldUrl(url))
 
     def begin_put(self, message_id: str, name: QueueName) -> None:
@@ -115,25 +117,31 @@ class DueBuffer:
         """
         queues_max, urls_max = limits
         self._end_rests(clock())
+
         if key:
             queue = None if crawl is None else self._queues.get(QueueName(crawl, key))
             if queue is not None and self._turns.pop(queue.name, None) is not None:
                 queue.is_in_turn = False
                 yield from self._give(queue, urls_max, lease, clock)
             return
+
         served = 0
         for _ in range(len(self._turns)):
             if not self._turns or served >= queues_max > 0:
                 return
+
             name, queue = self._turns.popitem(last=False)
             queue.is_in_turn = False
+
             if crawl is not None and name.crawl != crawl:
                 self._line_up(queue)
                 continue
+
             is_served = False
             for url in self._give(queue, urls_max, lease, clock):
                 is_served = True
                 yield url
+
             served += is_served
 
     def block(self, name: QueueName, until: float) -> None:
@@ -177,7 +185,8 @@ class DueBuffer:
         if queue is not None and not (queue.active or queue.completed or queue.urls):
             del self._queues[name]
             self._turns.pop(name, None)
-            queue.is_in_turn, queue.rests_until = False, None
+            queue.is_in_turn = False
+            queue.rests_until = None
 
     def names(self, crawl: str) -> list[QueueName]:
         """Name the queues of a crawl."""
@@ -241,6 +250,7 @@ class DueBuffer:
         queue.end_leases(now)
         if queue.is_limit_reached:
             return  # a change of the limit, or of what is completed, lines it up again
+
         if (may_give_at := queue.may_give_at(self._default_delay)) > now:
             self._rest(queue, may_give_at)
         elif not queue.has_waiting:

@@ -60,6 +60,7 @@ class RefusalRate:
         self._count += 1
         while self._seconds[0][0] <= now - WINDOW_SECONDS:
             self._count -= self._seconds.popleft()[1]
+
         longer = max(1.0, self._count / WINDOW_SECONDS / REFUSED_A_SECOND)
         jitter = random.uniform(0.75, 1.25)  # noqa: S311 — jitter needs no cryptography
         return min(self._offer_seconds * longer, LONGEST_SECONDS) * jitter
@@ -76,11 +77,14 @@ def make_handler(kind: str, pack: Pack, buffer: DueBuffer, offer_seconds: float)
             url = CrawlUrl.of_message(message.id, message.payload)
         except InvalidEnvelope as exc:
             return Reject(str(exc))
+
         now = time.time()
         last = now + NEVER.total_seconds()
+
         if url.is_completed or url.refetch_at > now + SOON_SECONDS:  # it was due when its pack knew an older date
             moment = datetime.fromtimestamp(last if url.is_completed else min(url.refetch_at, last), UTC)
             return Again(at=moment, earliest=moment, tolerance=timedelta(0))
+
         is_taken = buffer.offer(message.id, url, now)
         wait = timedelta(seconds=offer_seconds if is_taken else refusals.note(now))
         return Again(after=wait, earliest=wait, tolerance=TOLERANCE_SHARE * wait, reason="" if is_taken else "no room")
@@ -90,7 +94,9 @@ def make_handler(kind: str, pack: Pack, buffer: DueBuffer, offer_seconds: float)
 
 async def wait_for_others(client: Client, settings: Settings) -> None:
     """Wait until no other worker process serves the task queue; one that was killed counts for some seconds."""
-    queue, is_logged = task_queue(settings.task_queue_prefix, LANE), False
+    queue = task_queue(settings.task_queue_prefix, LANE)
+    is_logged = False
+
     while True:
         with contextlib.suppress(RPCError):
             others = await Capacity(client, queue).find_identities() | await _find_beginners(client, queue)

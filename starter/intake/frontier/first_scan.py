@@ -45,6 +45,7 @@ class FirstScan:
         async with asyncio.TaskGroup() as readers:
             for _ in range(READ_AT_ONCE):
                 readers.create_task(self._keep_reading(layout))
+
         self.ended.set()
         about = {"action": "frontier_scanned", "urls": self.found, "seconds": round(time.monotonic() - began, 1)}
         logger.info("all stored URLs are counted", extra=about)

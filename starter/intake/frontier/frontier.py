@@ -81,6 +81,7 @@ class Frontier:
         layout = await unless_set(stopping, self._begin())
         if layout is None:
             return
+
         worker_stopping = asyncio.Event()
         plan = make_plan(self._store.settings, self._registry, self._options.drain)
         working = asyncio.create_task(run_explained(self._client, plan, worker_stopping))
@@ -89,15 +90,18 @@ class Frontier:
             asyncio.create_task(watch_for_others(self._client, self._store.settings)),
         }
         stop = asyncio.create_task(stopping.wait())
+
         try:
             self.started.set()
             self.gap = ""
+
             watched: set[asyncio.Future[Any]] = {working, stop, self._puts.fault}
             while not any(each.done() for each in watched):
                 await asyncio.wait(watched | beginning, return_when=asyncio.FIRST_COMPLETED)
                 for ended in [each for each in beginning if each.done()]:
                     ended.result()
                     beginning.discard(ended)
+
             self.gap = "stopping"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.drain.total_seconds()):
@@ -108,6 +112,7 @@ class Frontier:
                 task.cancel()
             worker_stopping.set()
             await asyncio.gather(working, stop, *beginning, return_exceptions=True)
+
         working.result()
         if self._puts.fault.done():
             self._puts.fault.result()
@@ -132,6 +137,7 @@ class Frontier:
     async def _put(self, url: CrawlUrl, *, is_discovered: bool) -> PutStatus:
         if (name := _complete(url.queue, url.url)) is None or not url.url:
             return PutStatus.SKIPPED
+
         url = replace(url, queue=name)
         message_id = url.message_id
         if is_discovered and self._buffer.peek(message_id, name) is not None:
@@ -140,6 +146,7 @@ class Frontier:
             return PutStatus.SKIPPED
         if not self.started.is_set():
             return PutStatus.FAIL
+
         put = Put(PutKind.DISCOVERED if is_discovered else PutKind.KNOWN, message_id, url)
         self._puts.submit(put)
         return await put.done
@@ -195,6 +202,7 @@ class Frontier:
         await self._delete_stored(crawl, key)
         for name in names:
             self._buffer.drop(name)
+
         return active
 
     async def purge(self, crawl: str, key: str, before: int) -> int:
@@ -205,6 +213,7 @@ class Frontier:
         """Delete what is stored of a queue or crawl, a pack at a time; raises RetryLater if some could not be."""
         await self._scan.ended.wait()
         count = 0
+
         async with contextlib.aclosing(self.read_urls(crawl, key)) as urls:
             puts: list[Put] = []
             async for url in urls:
@@ -212,6 +221,7 @@ class Frontier:
                     puts.append(Put(PutKind.DELETION, url.message_id, url, before=url))
                     self._puts.submit(puts[-1])
                     count += 1
+
         outcomes = await asyncio.gather(*(put.done for put in puts))
         if PutStatus.FAIL in outcomes:
             raise RetryLater(f"{outcomes.count(PutStatus.FAIL):,} URLs could not be deleted now; try again")

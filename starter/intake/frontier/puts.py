@@ -32,7 +32,7 @@ CALLS_AT_ONCE = 32
 PUTS_A_CALL = 1000
 LOOKED_UP_AT_ONCE = 16
 LOOK_UP_AFTER = 4
-"""Failures after which the server is asked no sooner than after so many: a second or two."""
+"""Look up after this many failures, about one or two seconds."""
 SILENT_SECONDS = 10.0
 """Minimum time between two log lines about URLs that can't be stored."""
 
@@ -145,6 +145,7 @@ class Puts:
         pending = self._pending[index]
         await asyncio.sleep(LINGER_SECONDS)
         await self._until_counted(index)
+
         while pending:
             async with self._room:
                 batch = _take_batch(pending)
@@ -187,6 +188,7 @@ class Puts:
                 put.before = known
             if put.before is not None and put.kind is PutKind.DISCOVERED:
                 put.end(PutStatus.SKIPPED)
+
         await _run_all(
             self._start(layout, index, [put for put in batch if put.is_start]),
             self._change(layout, index, [put for put in batch if put.is_change]),
@@ -199,6 +201,7 @@ class Puts:
         alive: list[Put] = []
         new = [put.url if put.kind is PutKind.KNOWN else replace(put.url, refetch_at=now) for put in puts]
         new = [replace(url, created_at=now) for url in new]
+
         ids = [put.message_id for put in puts]
         for put, url, receipt in zip(
             puts, new, await self._store.start(layout, index, list(zip(ids, new, strict=True))), strict=True
@@ -211,6 +214,7 @@ class Puts:
                 put.end(PutStatus.SKIPPED)
             else:
                 alive.append(put)
+
         await _run_all(*map(self._find_before, alive))
         await self._change(layout, index, [put for put in alive if put.before is not None])
 
@@ -239,11 +243,13 @@ class Puts:
         if found != put.before:
             self._note(put, found)
             return
+
         put.end(PutStatus.OK)
         self._buffer.end_put(put.message_id, time.time())
 
     def _note(self, put: Put, url: CrawlUrl | None) -> None:
-        now, message_id = time.time(), put.message_id
+        now = time.time()
+        message_id = put.message_id
         if put.kind is PutKind.DISCOVERED:
             self._buffer.begin_put(message_id, put.url.queue)
         self._buffer.change(put.url.queue, put.before, url)

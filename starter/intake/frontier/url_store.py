@@ -53,7 +53,8 @@ PATIENCE = timedelta(seconds=30)
 NEVER = HORIZON - timedelta(days=1)
 """How far ahead a completed URL is due."""
 SOON_SECONDS = 1.0
-ROUNDED_SHARE, ROUNDED_MAX = 0.05, 256
+ROUNDED_SHARE = 0.05
+ROUNDED_MAX = 256
 
 READ_AT_ONCE = 8
 _PAGE = {"has_payloads": True}
@@ -120,6 +121,7 @@ class UrlStore:
         now = time.time()
         self._offset = max(self._offset + 1, time.time_ns() // 1000)
         entries: list[Entry] = []
+
         for message_id, url in changes:
             if url is None:
                 ended = MessageState(self.kind, message_id, LANE, now, now, ended="stopped", sources=self._sources)
@@ -127,6 +129,7 @@ class UrlStore:
             else:
                 entry = self._to_entry(layout, index, message_id, url, now)
                 entries.append([*entry, {"sources": self._sources}])
+
         return await self._send(self._changes, layout, index, entries)
 
     async def find(self, message_id: str) -> CrawlUrl | None:
@@ -189,6 +192,7 @@ class UrlStore:
             if chunk.is_full:
                 receipts += await _admit(starter, chunk)
                 chunk = Chunk[None](layout, index)
+
         return receipts + (await _admit(starter, chunk) if chunk.tags else [])
 
 
@@ -212,6 +216,7 @@ def find_due(url: CrawlUrl, now: float, share: float, offer_seconds: float) -> f
     last = now + NEVER.total_seconds()
     if url.is_completed:
         return last
+
     soonest = min(url.refetch_at, last) if url.refetch_at > now + SOON_SECONDS else now + offer_seconds
     step = min(ROUNDED_MAX, 2 ** int(ROUNDED_SHARE * (soonest - now)).bit_length() // 2)
     return soonest + (share * step - soonest) % step if step else soonest

@@ -73,6 +73,7 @@ class BatchSender:
                 else:
                     for receipt in receipts:
                         _note(receipt, outcome)
+
         return outcome
 
     async def _read(

@@ -69,6 +69,7 @@ class OutboxConnection:
         # where a URL has a password with @, / or : in it, the rest of the password is taken for a host or port
         if "@" in given.get("host", "") or not _PORTS.fullmatch(given.get("port", "")):
             raise InvalidSetting(f"{wrong}; write @, / and : of a password as %40, %2F and %3A")
+
         return cls({**_DEFAULTS, **given, "client_encoding": "UTF8"}, table)
 
     @property

@@ -26,7 +26,8 @@ from starter.intake.outbox.table import CHANNEL
 
 logger = logging.getLogger(__name__)
 
-BATCH, BATCH_SECONDS = 80_000, 5.0
+BATCH = 80_000
+BATCH_SECONDS = 5.0
 """Most rows of a batch, and how long it takes in more. The fewer calls a pack gets, the less each of its rows costs;
 but messages with a workflow each come a few hundred a second, and a batch is one transaction."""
 
@@ -85,6 +86,7 @@ class Outbox:
         else:
             uses = (*(functools.partial(self._keep_taking, is_start) for is_start in self._wakes), self._listen)
             working = [asyncio.create_task(self._use_connection(use)) for use in uses]
+
         stop = asyncio.create_task(_wait(stopping))
         try:
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -95,9 +97,11 @@ class Outbox:
             for task in (*working, stop):
                 task.cancel()
             await asyncio.gather(*working, stop, return_exceptions=True)
+
         for task in working:
             if not task.cancelled():
                 task.result()
+
         if self.options.is_once and self._backoff.reason:
             raise RetryLater(f"rows are left that could not be stored now ({self._backoff.reason}); run it again")
 
@@ -116,6 +120,7 @@ class Outbox:
             except ProgrammingError:
                 with self.connection.translate_errors():
                     raise
+
             if self._is_stopping:
                 return None
             await asyncio.sleep(backoff_seconds(self._failures))
@@ -157,7 +162,9 @@ class Outbox:
                 is_unicode = connection.info.parameter_status("server_encoding") == "UTF8"
                 problems = [_write_problem(text, is_unicode=is_unicode) for text in outcome.failed.values()]
                 await connection.execute(table.fail, ([row.seq for row in outcome.failed], problems))
-        self._failures, self.gap = 0, ""
+
+        self._failures = 0
+        self.gap = ""
         self._note(outcome)
         return outcome.counts.total()
 
@@ -168,6 +175,7 @@ class Outbox:
             about = {"action": "row_failed", "seq": row.seq, "workflow_id": workflow_id(row.kind, row.id)}
             extra = {**about, "reason": problem, "failed": len(outcome.failed)}
             logger.warning("row can't become a message, and stays until it is corrected", extra=extra)
+
         if outcome.left and (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             extra = {"reason": outcome.reason, "rows": outcome.left.total()}

@@ -12,7 +12,8 @@ from starter.starting.delivery import Delivery
 WHITESPACE_SHARE = 4
 """How many times longer than allowed the text of a payload may be before it is not even read: it may have spaces."""
 
-START, STOP = "start", "stop"
+START = "start"
+STOP = "stop"
 ACTIONS = (START, "upsert", STOP)
 
 
@@ -76,10 +77,12 @@ class RowReader:
         """Give the envelope of a start, and the delivery of what changes a message; raises InvalidEnvelope."""
         if row.action not in ACTIONS:
             raise InvalidEnvelope("action", f"is {row.action[:40]!r}; write {', '.join(ACTIONS)}")
+
         names = {"kind": row.kind, "id": row.id}
         if row.action == STOP:
             parse_envelope(names, self.name_rules)
             return Delivery(row.kind, row.id, self.source, row.seq)
+
         fields = {**names, "payload": self._parse(row), **row.options}
         envelope = read_ordinary(fields, self.rules) or parse_envelope(fields, self.rules)
         if row.action == START:
@@ -95,6 +98,7 @@ class RowReader:
             raise InvalidEnvelope(
                 "payload", f"is {row.payload_bytes} bytes, the limit is {limit}; {remedy}", "TooLarge"
             )
+
         try:
             return parse_json(row.payload)
         except ValueError as exc:

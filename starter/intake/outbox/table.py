@@ -164,7 +164,8 @@ class OutboxTable:
         return self._write(_FAILED).encode()
 
     def _write(self, statement: str) -> str:
-        own, beside = {"table": self.name}, ("order", "failed", "notify", "retry")
+        own = {"table": self.name}
+        beside = ("order", "failed", "notify", "retry")
         own |= {what: f"{self.name}_{what}" for what in ("notify", "retry")}
         names = {what: _quote(*filter(None, (self.schema, name))) for what, name in own.items()}
         names |= {f"{what}_name": _quote(f"{self.name}_{what}") for what in beside}

@@ -134,6 +134,7 @@ def _write_properties(options: BrokerOptions, address: str) -> None:
     records = str((options.data / RECORDS).absolute())
     if "," in records:
         raise InvalidSetting(f"--data: {options.data} has a comma in its path, where Kafka reads two; choose another")
+
     controller = find_free_port()
     wanted = {
         **PROPERTIES,
@@ -141,8 +142,10 @@ def _write_properties(options: BrokerOptions, address: str) -> None:
         "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
         "log.dirs": records,
     }
+
     for name, value in options.extra_properties.items():
         wanted[name] = f"{wanted[name]},{value}" if name in LISTS else value
+
     options.properties.touch(mode=0o600)  # listeners may have passwords
     # the format reads \uXXXX and doubled backslashes as JSON does, and otherwise only Latin-1
     options.properties.write_text("".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in wanted.items()))

@@ -98,13 +98,15 @@ async def _fetch_alone(java: Path, folder: Path, lock: int) -> None:
 
 async def _resolve(java: Path, work: Path, lock: int | None = None) -> Path:
     """Let Ivy fetch everything that the broker depends on; gives the folder of the jars."""
-    jars, log = work / "jars", work / "ivy.log"
+    jars = work / "jars"
+    log = work / "ivy.log"
     _write_plan(work)
     async with run_supervised(_ivy_command(java, work, jars), log, keep=lock, stop_seconds=END_SECONDS) as process:
         code = await process.wait()
     if code:
         fault = f"Apache Kafka {KAFKA_VERSION} can't be fetched from {_repository()} ({_read_reason(log)})"
         raise RetryLater(f"{fault}; try again with a connection, or name a mirror in {REPOSITORY_VARIABLE}")
+
     return jars
 
 

@@ -24,6 +24,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
         if version is not None and version >= OLDEST:
             return program
         refused.append(f"{program} from {source} {'is no Java' if version is None else f'has version {version}'}")
+
     found = f" ({'; '.join(refused)})" if refused else ""
     remedy = "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"
     raise Misconfigured(f"Java {OLDEST} or newer is not installed{found}; {remedy}")

@@ -49,20 +49,24 @@ def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
         return _read_structured(value, _media_type(read_text(raw_type, "content-type")))
     if headers.get("ce_specversion") is None:
         return None
+
     content_type = "" if raw_type is None else read_text(raw_type, "content-type")
     given = ((name, headers.get(f"ce_{name}")) for name in (*_REQUIRED, "subject", "correlationid"))
     attributes = {name: read_text(raw, f"ce_{name}") for name, raw in given if raw is not None}
     _check(attributes, "ce_")
     _refuse_other_than_json(content_type, "content-type")
+
     return _make(attributes, read_value(value, headers) if value else None, {})
 
 
 def _read_structured(value: bytes, media_type: str) -> CloudEvent:
     if media_type not in _STRUCTURED_JSON:
         raise _flaw("content-type", f"is {media_type[:60]!r}; send events as {_STRUCTURED_JSON[1]}")
+
     document = read_value(value, {})
     if not isinstance(document, dict):
         raise DeadRecord("NotAnObject", "is no JSON object; send one CloudEvent", "value")
+
     event = cast("dict[str, Any]", document)
     # in the JSON format, §2.2, null means that an attribute is absent
     attributes = {name: event[name] for name in (*_REQUIRED, *_OPTIONAL) if event.get(name) is not None}
@@ -72,6 +76,7 @@ def _read_structured(value: bytes, media_type: str) -> CloudEvent:
         for name, value in event.items()
         if isinstance(value, str | int) and name not in ("data", "data_base64")
     }
+
     return _make(attributes, _read_data(event, attributes.get("datacontenttype", "")), as_headers)
 
 
@@ -83,11 +88,13 @@ def _read_data(event: dict[str, Any], content_type: str) -> Any:
         raise _flaw("data_base64", "stands beside data; send one of the two")
     if not isinstance(encoded, str):
         raise _flaw("data_base64", "is no string; send Base64 of JSON")
+
     _refuse_other_than_json(content_type, "datacontenttype")
     try:
         raw = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as exc:  # ValueError: characters beyond ASCII
         raise _flaw("data_base64", f"is no Base64 ({exc}); correct it") from exc
+
     return read_json(raw, "data_base64")
 
 

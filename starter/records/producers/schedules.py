@@ -17,7 +17,9 @@ FORMAT = "scheduler-headers"
 EPOCH = "scheduler-epoch"
 TARGET_TOPIC = "scheduler-target-topic"
 TARGET_KEY = "scheduler-target-key"
-TIMESTAMP, KEY, TOPIC = "scheduler-timestamp", "scheduler-key", "scheduler-topic"
+TIMESTAMP = "scheduler-timestamp"
+KEY = "scheduler-key"
+TOPIC = "scheduler-topic"
 """What the records that are sent say of their schedule: its timestamp in seconds, its key and its topic."""
 
 ENDING_SECONDS = 60.0
@@ -46,11 +48,14 @@ def map_schedule(record: Record, options: ScheduleOptions) -> dict[str, Any] | N
     target = _find_text(record, TARGET_TOPIC)
     if not is_topic_name(target):
         raise DeadRecord("InvalidField", f"is {target[:60]!r}, which is no name of a topic; correct it", TARGET_TOPIC)
+
     if target == record.topic:
         flaw = "is the topic of the schedule, where its record would be a schedule again; name another topic"
         raise DeadRecord("InvalidField", flaw, TARGET_TOPIC)
+
     if options.due_since is not None and due_at < options.due_since:
         return None
+
     plans = [_to_tombstone(record)]
     if options.grace is None or due_at.timestamp() >= record.timestamp // 1000 - options.grace.total_seconds():
         own = find_own_headers(record)
@@ -58,6 +63,7 @@ def map_schedule(record: Record, options: ScheduleOptions) -> dict[str, Any] | N
         sent = RecordPlan(target, None, _find_header(record, TARGET_KEY), record.value, (*own, *said))
         copies = [RecordPlan(options.history_topic, None, sent.key, sent.value, sent.headers)]
         plans = [sent, *(copies if options.history_topic else ()), *plans]
+
     return {"scheduled_at": due_at.isoformat(), "payload": to_payload(plans)}
 
 

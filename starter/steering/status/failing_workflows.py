@@ -54,6 +54,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
     attempts = described.raw_description.pending_workflow_task.attempt
     if attempts < ATTEMPTS_LEAST:
         return None
+
     async for event in read_backwards(client, described.id, described.run_id):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             return None  # the task was lost with its worker, nothing worse
@@ -62,6 +63,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
             if failed.cause not in _HARMLESS:
                 reason = failed.failure.message.partition("\n")[0] or WorkflowTaskFailedCause.Name(failed.cause)
                 return FailingWorkflow(described.id, described.run_id, attempts, reason)
+
     return None
 
 

@@ -96,12 +96,15 @@ def from_status(status: Mapping[str, Any]) -> ListedMessage:
 async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> ListedMessage:
     """Read a message from its workflow's attributes and memo."""
     kind, message_id = identity_of(execution.id)
-    attributes, state = execution.typed_search_attributes, state_of(execution)
+    attributes = execution.typed_search_attributes
+    state = state_of(execution)
     memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
-    due_at, earliest_at = attributes.get(DUE_AT), attributes.get(EARLIEST_AT)
+    due_at = attributes.get(DUE_AT)
+    earliest_at = attributes.get(EARLIEST_AT)
     if state == "active" and due_at is not None and due_at <= datetime.now(UTC):
         # changes by less than the setting `index_after` are not indexed: this may be the due time of an older cycle
         due_at = earliest_at = None
+
     return ListedMessage(
         kind=kind,
         id=message_id,

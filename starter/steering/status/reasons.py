@@ -61,12 +61,15 @@ def holds(reason: str, wanted: str) -> bool:
 
 def _split(reason: str) -> tuple[tuple[str, ...], list[str]]:
     """Give the words of a reason, and the values that stand between them."""
-    words, values, end = list[str](), list[str](), 0
+    words = list[str]()
+    values = list[str]()
+    end = 0
     for part in _PART.finditer(reason):
         if _is_value(part[0]):
             words.append(reason[end : part.start()])
             values.append(part[0])
             end = part.end()
+
     return (*words, reason[end:]), values
 
 

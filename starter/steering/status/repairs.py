@@ -159,6 +159,7 @@ class _Attempt:
             if found is not None:
                 return None if NO_KEY in found.reason else False
             await asyncio.sleep(LOOK_SECONDS)
+
         return None
 
 

@@ -18,11 +18,13 @@ def find_ui_address(settings: Settings, server: str, folder: Path) -> str:
     """
     if named := settings.ui_address.rstrip("/"):
         return named
+
     address = read_addresses(server, folder).get("ui")
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except OSError:
         return ""
+
     try:
         return "" if address is None or has_locked(lock) else address
     finally:

@@ -21,7 +21,8 @@ from starter.steering.stored.stored_pack import read_stored
 
 SAMPLE = 40
 """Histories of a kind that are read in place of all: a hash decides which ids a pack holds, so some stand for all."""
-SAMPLE_LEAST, SAMPLES_MAX = 5, 100
+SAMPLE_LEAST = 5
+SAMPLES_MAX = 100
 """With many kinds samples are smaller, so that all are no more than the second of these, but never below the first.
 A history takes some 10 ms of the processor."""
 
@@ -120,6 +121,7 @@ class MemoCounts:
                     found = sums[pack.kind, name]
                     for n, edge in enumerate(edges):
                         found[n] += pack.weight * pack.count_due(lane, edge, self.now)
+
         return {
             key: {
                 n: round(due) - round(before) for n, (before, due) in enumerate(zip([0.0, *found], found, strict=False))
@@ -152,21 +154,26 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
     Packs that have not continued as new yet have only the counts of their first chunk, and packs of older code none.
     Of each kind's, SAMPLE at most are read from their histories, fewer of many kinds, and stand for the others.
     """
-    kinds, packs, found = defaultdict[str, _Kind](_Kind), 0, list[CountedPack]()
+    kinds = defaultdict[str, _Kind](_Kind)
+    packs = 0
+    found = list[CountedPack]()
     uncounted = 0
     query = f"{selection.to_pack_query()} AND {among}" if among else selection.to_pack_query()
+
     with translate_rpc_errors():
         async with contextlib.aclosing(list_ahead(client.list_workflows(query, page_size=PAGE_SIZE))) as listing:
             async for execution in listing:
                 packs += 1
                 kind = kind_of_packs(execution.id)
-                counts, ran_until = await _read_memo(client, execution), _find_ran_until(execution, now)
+                counts = await _read_memo(client, execution)
+                ran_until = _find_ran_until(execution, now)
                 if counts is None:
                     kinds[kind].silent[execution.id] = ran_until
                 elif counts.is_first:
                     kinds[kind].begun[execution.id] = CountedPack(kind, counts, ran_until)
                 else:
                     kinds[kind].whole.append(CountedPack(kind, counts, ran_until))
+
         size = min(SAMPLE, max(SAMPLE_LEAST, SAMPLES_MAX // max(1, len(kinds))))
         for kind, known in kinds.items():
             found += known.whole
@@ -174,6 +181,7 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
             sampled, missing = await _stand_for(client, kind, known.silent, size)
             found += sampled
             uncounted += missing
+
     return MemoCounts(now=now, packs=packs, counted=found, uncounted=uncounted)
 
 

@@ -19,7 +19,9 @@ async def read_ahead(
     The first item is read alone, then twice as many at once as before, up to `at_once`: who wants little reads little.
     """
     ahead: deque[tuple[Item, asyncio.Future[Found]]] = deque()
-    room, is_over = 1, False
+    room = 1
+
+    is_over = False
     try:
         while ahead or not is_over:
             while len(ahead) < room and not is_over:
@@ -29,6 +31,7 @@ async def read_ahead(
                     is_over = True
                 else:
                     ahead.append((item, asyncio.ensure_future(read(item))))
+
             if ahead:
                 found = await ahead[0][1]
                 yield ahead.popleft()[0], found

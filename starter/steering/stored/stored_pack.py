@@ -82,7 +82,8 @@ class StoredPack:
 
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages with which the pack would answer the query `page`."""
-        after, most = request.get("after", ""), min(request.get("limit", PAGE_MAX), PAGE_MAX)
+        after = request.get("after", "")
+        most = min(request.get("limit", PAGE_MAX), PAGE_MAX)
         return list(islice((message for message in self.list(request) if message["id"] > after), most))
 
     def list(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -91,7 +92,10 @@ class StoredPack:
             return []
         if request.get("state") in ENDS:
             return describe_listed(select_listed(self.state.finished(), request), request)
-        entries, kind, lane = self.state.entries.open().values(), self.state.kind, self.state.lane
+
+        entries = self.state.entries.open().values()
+        kind = self.state.kind
+        lane = self.state.lane
         others = (to_state(entry, kind, lane) for entry in entries if len(entry) > OTHERS)
         found = [*_list_usual(entries, lane, request), *describe_listed(select_listed(others, request), request)]
         return sorted(found, key=itemgetter("id"))
@@ -107,10 +111,14 @@ def _list_usual(entries: Iterable[Entry], lane: str, request: Mapping[str, Any])
     """Give the messages that nothing special is known of, by far the most, without a state of each."""
     if request.get("state") not in (None, "active") or request.get("lane") not in (None, lane):
         return
-    before, has_payloads = request.get("due_before") or math.inf, request.get("has_payloads")
+
+    before = request.get("due_before") or math.inf
+    has_payloads = request.get("has_payloads")
+
     for entry in entries:
         if len(entry) > OTHERS or (due := entry[DUE] / 1000) >= before:
             continue
+
         message = {
             "id": entry[ID],
             "lane": lane,
@@ -139,6 +147,7 @@ async def read_stored(client: Client, name: str, *, ends_when_stale: bool = Fals
             if is_missing(exc):
                 return GONE
             raise
+
         last = events[-1].event_type
         if last == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
             continue  # the next run has begun, and is what the next answer shows
@@ -155,17 +164,20 @@ async def read_run(events: _Events, converter: DataConverter, *, ends_when_stale
         state = PackState(wire)
     except (TypeError, KeyError):  # it is encrypted, or of a later version
         return UNREADABLE
+
     # what is sealed, or on its way to another pack, is in neither, and what was asked of a running message is not
     # decided yet
     is_whole = not (state.forwarding or wire.get(SEALED))
     knows_ids = is_whole and all(running.state is None for running in state.in_flight.messages.values())
     pack = StoredPack(_to_epoch(first), state, is_current=is_whole and not state.in_flight, knows_ids=knows_ids)
     reader = _Reader(converter, pack, state)
+
     for event in events[1:]:
         await reader.apply(event)
         if ends_when_stale and not pack.is_current:
             pack.knows_ids = False
             break
+
     return pack
 
 
@@ -174,6 +186,7 @@ async def _fetch(client: Client, name: str) -> _Events:
     request = GetWorkflowExecutionHistoryRequest(namespace=client.namespace, execution=execution)
     fetch = client.workflow_service.get_workflow_execution_history
     events: list[HistoryEvent] = []
+
     while True:
         answer = await fetch(request, retry=True, timeout=CALL_TIMEOUT)
         events += answer.history.events
@@ -202,6 +215,7 @@ class _Reader:
             return True, True
         if event.event_type in _BATCH_UNDER_WAY:
             return False, True
+
         match event.WhichOneof("attributes"):
             case "workflow_execution_signaled_event_attributes":
                 return await self._apply_signal(event)
@@ -217,18 +231,23 @@ class _Reader:
         signal = event.workflow_execution_signaled_event_attributes
         if signal.signal_name in _ENDING_NONE:
             return False, True
+
         given = await self._decode(signal.input.payloads)
         if signal.signal_name != "admit":
             return False, False
+
         try:
             chunk = read_chunk([given])
         except ValueError:
             return True, True  # the pack has ignored it too
-        state, revises = self._state, chunk.get("revises")
+
+        state = self._state
+        revises = chunk.get("revises")
         # a record may revise or stop what is there; and how much room a batch has left, only the pack knows
         is_plain = self._pack.is_current and not (revises and any(state.find(e[ID]) for e in chunk["entries"]))
         state.admit(chunk, _to_epoch(event))
         is_plain = is_plain and not state.forwarding
+
         return is_plain, is_plain
 
     async def _decode(self, payloads: Sequence[Payload]) -> Any:

@@ -66,6 +66,7 @@ def list_operations() -> list[Operation]:
     meaning = "change messages that are alive, and start anew those that have finished"
     upsert = Parameter("upsert", meaning, {"type": "boolean"})
     key = Parameter(KEY_HEADER, "the same key and body never do this twice", TEXT, "header")
+
     return [
         Operation(
             method="POST",
@@ -202,7 +203,8 @@ class BulkStream:
     """One stream of messages: its lines, the starter that they go to, and the receipts that come back."""
 
     def __init__(self, request: Request, *, is_upsert: bool) -> None:
-        api, self._access = find_api(request), find_access(request)
+        api = find_api(request)
+        self._access = find_access(request)
         self._request = request
         self._rules = envelope_rules(api.settings, api.registry)
         self._line_max_bytes = api.settings.payload_max_bytes + BODY_EXTRA_BYTES
@@ -250,11 +252,13 @@ class BulkStream:
         document: dict[str, Any] = {"line": tag.line, "kind": tag.kind, "id": tag.id, "outcome": receipt.outcome.value}
         if receipt.has_taken:
             document["is_due_now"] = tag.is_due
+
         if receipt.field:
             reused = IdempotencyKeyReused(tag.key.partition(_LINE_BREAK)[0])
             document |= {"field": reused.field, "reason": reused.problem}
         elif receipt.reason:
             document["reason"] = receipt.reason
+
         self._spool.write(document)
 
     async def _read_wishes(self) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
@@ -265,16 +269,19 @@ class BulkStream:
                 number += 1
                 if not line.strip() or (envelope := self._read_line(number, line)) is None:
                     continue
+
                 tag = _Tag(number, envelope.kind, envelope.id, envelope.idempotency_key, _is_due(envelope))
                 if self._order.is_under_way(tag):
                     async for wish in self._give(envelopes):
                         yield wish
                     envelopes.clear()
                     await self._order.wait_for(tag)
+
                 if sentence := self._order.begin(tag):
                     self._take(Receipt(tag, "", StartOutcome.FAILED, reason=sentence))
                 else:
                     envelopes[tag] = envelope
+
             async for wish in self._give(envelopes):
                 yield wish
 
@@ -325,6 +332,7 @@ class BulkStream:
         """Give the lines as they come, those of one part of the body together."""
         rest = b""
         parts = aiter(read_parts(self._request))
+
         while True:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
@@ -337,12 +345,15 @@ class BulkStream:
             except Problem as problem:
                 self._problem = problem
                 return
+
             *lines, rest = (rest + part).split(b"\n")
             yield lines
+
             if len(rest) > self._line_max_bytes:
                 sentence = f"a line has more than {self._line_max_bytes} bytes; the lines from it on were not read"
                 self._problem = Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
                 return
+
         yield [rest]
 
 

@@ -31,17 +31,21 @@ from starter.web.requests import (
 )
 
 PAGE_SIZE = 100
-HOURS, HOURS_MAX = 24, 24 * 366
+HOURS = 24
+HOURS_MAX = 24 * 366
 
 
 def list_operations() -> list[Operation]:
     """Give the operations on many messages, and on what they share."""
-    whole, flag = {"type": "integer", "minimum": 1}, {"type": "boolean"}
+    whole = {"type": "integer", "minimum": 1}
+    flag = {"type": "boolean"}
     limit = Parameter("limit", f"most messages of a page ({PAGE_SIZE})", {**whole, "maximum": LIMIT_MAX})
     cursor = Parameter("cursor", "what the page before ended with")
     exact = Parameter("exact", "ask every pack, which needs workers; about when left out", flag)
     hours = Parameter("hours", f"how far to look ahead ({HOURS})", {**whole, "maximum": HOURS_MAX})
-    closing, gate = describe_object(opens_at=TEXT, reason=TEXT), "/v1/gates/{gate}"
+    closing = describe_object(opens_at=TEXT, reason=TEXT)
+    gate = "/v1/gates/{gate}"
+
     return [
         _answers("/v1/messages", list_messages, "list messages, a page at a time", *FILTERS, limit, cursor),
         _answers("/v1/messages:count", count_messages, "count messages", *FILTERS, exact),
@@ -60,7 +64,8 @@ def _answers(path: str, endpoint: Endpoint, summary: str, *more: Parameter, **ot
 
 async def list_messages(request: Request) -> Response:
     """List messages."""
-    api, (selection, query) = find_api(request), read_selection(request, "limit", "cursor")
+    api = find_api(request)
+    selection, query = read_selection(request, "limit", "cursor")
     limit = read_number(query, "limit", PAGE_SIZE, 1, LIMIT_MAX) or PAGE_SIZE
     pages = MessagePages(api.client, Packs(api.client, api.settings), selection)
     page = await pages.read(limit, query.get("cursor", ""))
@@ -70,7 +75,8 @@ async def list_messages(request: Request) -> Response:
 
 async def count_messages(request: Request) -> Response:
     """Count messages."""
-    api, (selection, query) = find_api(request), read_selection(request, "exact")
+    api = find_api(request)
+    selection, query = read_selection(request, "exact")
     if read_flag(query, "exact", False):
         return answer({"count": await api.control.count(selection), "is_exact": True})
     return answer((await api.control.estimate(selection)).to_document())
@@ -79,7 +85,8 @@ async def count_messages(request: Request) -> Response:
 async def list_kinds(request: Request) -> Response:
     """List kinds."""
     read_query(request, ())
-    access, registry = find_access(request), find_api(request).registry
+    access = find_access(request)
+    registry = find_api(request).registry
     kinds = [
         {
             "kind": kind,
@@ -91,12 +98,14 @@ async def list_kinds(request: Request) -> Response:
         for kind, handler in sorted(registry.items())
         if access.kinds is None or kind in access.kinds
     ]
+
     return answer({"kinds": kinds})
 
 
 async def show_forecast(request: Request) -> Response:
     """Forecast."""
-    api, query = find_api(request), read_query(request, ("hours",))
+    api = find_api(request)
+    query = read_query(request, ("hours",))
     check_unlimited(request)
     hours = read_number(query, "hours", HOURS, 1, HOURS_MAX) or HOURS
     found = await make_forecast(api.client, api.settings, time.time(), timedelta(hours=hours), is_exact=False)
@@ -113,16 +122,20 @@ async def list_gates(request: Request) -> Response:
 
 async def close_gate(request: Request) -> Response:
     """Close a gate."""
-    gate, given = _read_gate(request), await read_object(request, 0)
+    gate = _read_gate(request)
+    given = await read_object(request, 0)
     read_query(request, ())
+
     if unknown := sorted(set(given) - {"opens_at", "reason"}):
         sentence = f"{unknown[0][:60]}: is no field here; use opens_at and reason"
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, unknown[0][:60])
+
     closing = _read_closure(given.get("opens_at"), clip_reason(_read_reason(given)))
     try:
         await _open_gates(request).close(gate, closing)
     except InvalidSetting as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc), "gate") from exc
+
     return answer(closing.to_document(gate))
 
 

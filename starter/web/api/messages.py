@@ -71,6 +71,7 @@ def list_operations(settings: Settings) -> list[Operation]:
     summary = "start a message, or give it payload, lane, priority and due time if it is alive"
     reason = Parameter("reason", "kept with the message")
     make = functools.partial(Operation, path=PATH)
+
     return [
         make(method="PUT", endpoint=upsert_message, summary=summary, parameters=(key, *conditions), **changed),
         make(
@@ -102,8 +103,10 @@ def list_operations(settings: Settings) -> list[Operation]:
 
 async def start_message(request: Request) -> Response:
     """Start a message."""
-    api, envelope = find_api(request), await _read_envelope(request)
+    api = find_api(request)
+    envelope = await _read_envelope(request)
     read_query(request, ())
+
     try:
         return _answer_receipt(envelope, await api.control.start(envelope))
     except (MessageAlive, IdempotencyKeyReused):
@@ -115,7 +118,8 @@ async def start_message(request: Request) -> Response:
 
 async def upsert_message(request: Request) -> Response:
     """Upsert a message."""
-    api, envelope = find_api(request), await _read_envelope(request)
+    api = find_api(request)
+    envelope = await _read_envelope(request)
     query = read_query(request, ("if_version", "if_due_before"))
     conditions: Any = {
         "if_version": read_number(query, "if_version", None, 0, VERSION_MAX),
@@ -123,6 +127,7 @@ async def upsert_message(request: Request) -> Response:
     }
     is_unconditional = all(condition is None for condition in conditions.values())
     await check_owner(request, envelope.kind, envelope.id, is_new_fine=is_unconditional)
+
     try:
         return _answer_receipt(envelope, await api.control.upsert(envelope, **conditions))
     except PackNotServed as exc:
@@ -131,7 +136,8 @@ async def upsert_message(request: Request) -> Response:
 
 async def show_message(request: Request) -> Response:
     """Show a message."""
-    api, (kind, message_id) = find_api(request), read_name(request)
+    api = find_api(request)
+    kind, message_id = read_name(request)
     query = read_query(request, ("payload", "wait"))
     has_payload = read_flag(query, "payload", True)
     seconds = read_number(query, "wait", 0, 0, WAIT_SECONDS_MAX) or 0
@@ -140,6 +146,7 @@ async def show_message(request: Request) -> Response:
     await check_owner(request, kind, message_id)  # it may have ended meanwhile, and been started by somebody else
     document = to_document(view)
     hidden = ("web_ui",) if has_payload else ("web_ui", "payload", "result")
+
     return answer({name: value for name, value in document.items() if name not in hidden})
 
 
@@ -163,7 +170,8 @@ def _named(name: str) -> Any:
 
 
 async def _send(request: Request, verb: str, signal: Signal) -> Response:
-    api, (kind, message_id) = find_api(request), read_name(request)
+    api = find_api(request)
+    kind, message_id = read_name(request)
     check_signal(signal, api.settings)
     await check_owner(request, kind, message_id)
     try:
@@ -174,15 +182,19 @@ async def _send(request: Request, verb: str, signal: Signal) -> Response:
 
 
 async def _read_envelope(request: Request) -> Envelope:
-    api, (kind, message_id) = find_api(request), read_name(request)
+    api = find_api(request)
+    kind, message_id = read_name(request)
     given = {**drop_nulls(await read_object(request, api.settings.payload_max_bytes))}
+
     for name in ("kind", "id"):
         if name in given:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: stands in the path; leave it out", name)
+
     _add_key(request, given)
     fields = {**given, "kind": kind, "id": message_id}
     envelope = parse_envelope(fields, envelope_rules(api.settings, api.registry))
     find_access(request).check_tenant(envelope.tenant)
+
     return envelope
 
 

@@ -77,9 +77,11 @@ class Operation:
         }
         if parameters := [each.describe() for each in (*parts, *self.parameters)]:
             described["parameters"] = parameters
+
         if self.body is not None:
             content = {self.body_type: {"schema": self.body}}
             described["requestBody"] = {"content": content, "required": not self.is_body_optional}
+
         if self.is_public:
             described["security"] = []
         return described
@@ -93,6 +95,7 @@ def describe_api(operations: Sequence[Operation], version: str) -> Schema:
     paths: dict[str, Schema] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = operation.describe()
+
     return {
         "openapi": "3.1.0",
         "info": {"title": "dormice", "version": version, "description": "Messages that sleep and come back."},

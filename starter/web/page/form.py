@@ -27,6 +27,7 @@ async def read_form(request: Request, *known: str) -> dict[str, str]:
     form = dict(pairs)
     if unknown := sorted(set(form) - set(known)):
         raise Problem(HTTPStatus.BAD_REQUEST, f"{unknown[0][:60]}: is no field of this form; send it from the page")
+
     return form
 
 

@@ -60,8 +60,11 @@ class OperationsPage:
         self.sendings = deque[SelectionSending](maxlen=SENDINGS_KEPT)
         self._installation = installation
         self._packs = Packs(installation.client, installation.settings)
-        client, settings, registry = installation.client, installation.settings, installation.registry
-        self.gate_control, self.idle_control = GateControl(client, settings), IdleControl(client, settings)
+        client = installation.client
+        settings = installation.settings
+        registry = installation.registry
+        self.gate_control = GateControl(client, settings)
+        self.idle_control = IdleControl(client, settings)
         self.lanes = Snapshot(partial(examine_lanes, client, settings, registry))
         self.counts = Snapshot(self._read_counts)
         self.parked = Snapshot(self._read_parked)

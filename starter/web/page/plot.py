@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from shared.messages.timespan import format_moment, format_seconds
 from starter.insight.forecast import Forecast, LaneCapacity
 
-WIDTH, HEIGHT = 1000.0, 100.0
+WIDTH = 1000.0
+HEIGHT = 100.0
 """Units of the drawing, which is stretched to the width of the page."""
 GAP = 1.5
 FAR = 3.0
@@ -54,7 +55,8 @@ def _plot_lane(lane: str, counts: Sequence[int], edges: Sequence[float], capacit
     # the first interval has what is overdue, too, and may be short: as a rate it would dwarf the others
     whole = edges[-1] - edges[-2]
     rates = [count / max(end - begin, whole) for count, (begin, end) in zip(counts, intervals, strict=True)]
-    highest, able = max(rates), capacity.per_second
+    highest = max(rates)
+    able = capacity.per_second
     is_drawn = able is not None and able <= FAR * highest
     top = max(highest, able or 0.0) if is_drawn else highest
     scale = (WIDTH / (edges[-1] - edges[0]), HEIGHT / top if top else 0.0)
@@ -64,16 +66,19 @@ def _plot_lane(lane: str, counts: Sequence[int], edges: Sequence[float], capacit
     ]
     line = HEIGHT - able * scale[1] if is_drawn and able is not None else None
     upper = f"{round(top * whole):,} in {format_seconds(whole)}"
+
     return LanePlot(lane, bars, sum(counts), upper, line, describe_capacity(capacity))
 
 
 def _draw(  # noqa: PLR0917 — numbers of one bar
     begin: float, end: float, first: float, count: int, rate: float, able: float | None, scale: tuple[float, float]
 ) -> Bar:
-    per_second, height = scale[0], rate * scale[1]
+    per_second = scale[0]
+    height = rate * scale[1]
     width = max((end - begin) * per_second - GAP, 0.5)
     title = f"{format_moment(begin)}, for {format_seconds(end - begin)}: {count:,} due"
     is_over = able is not None and rate > able
+
     return Bar(
         round((begin - first) * per_second, 2),
         round(HEIGHT - height, 2),

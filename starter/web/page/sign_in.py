@@ -30,10 +30,13 @@ async def show_sign_in(request: Request) -> Response:
 async def sign_in(request: Request) -> Response:
     """Take a token, and give a session for it."""
     form = await read_form(request, "token", "next")
-    tokens, target = find_page(request).tokens, form.get("next", "/")
+    tokens = find_page(request).tokens
+    target = form.get("next", "/")
+
     session = None if tokens is None else tokens.open_session(form.get("token", "").strip(), time.time())
     if session is None:
         return _show_form(request, target, UNKNOWN, HTTPStatus.FORBIDDEN)
+
     response = RedirectResponse(_keep_here(target), HTTPStatus.SEE_OTHER)
     is_secure = request.scope["scheme"] == "https"
     response.set_cookie(

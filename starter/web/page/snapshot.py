@@ -1,4 +1,4 @@
-"""Snapshots: what was last read of the server, shared by all who look, so that looking costs about as much as nobody.
+"""Snapshots: what was last read of the server, shared by all who look: many viewers cost the server no more than one.
 
 Whatever takes too long goes on behind the page: meanwhile that shows what was read before, and says what is missing.
 """
@@ -64,12 +64,15 @@ class Snapshot(Generic[Value]):
         """Give the value, a fresh one if it comes in time."""
         if self._reading is None and time.monotonic() >= self._fresh_until:
             self._reading = asyncio.create_task(self._renew())
+
         problem = self._part.problem
         if self._reading is not None:
             done, _ = await asyncio.wait([self._reading], timeout=seconds)
             problem = self._part.problem if done else f"nothing came within {seconds:g} s"
+
         if self._part.value is None:
             return Part(None, problem=problem)
+
         age = time.monotonic() - self._read_at
         older = f"{problem}; shown is what was read {format_seconds(age)} ago" if problem else ""
         return Part(self._part.value, age, older)

@@ -28,7 +28,8 @@ STATIC = {
     "page.js": "text/javascript",
 }
 NOTICE = "dormice_notice"
-NOTICE_SECONDS, NOTICE_MAX = 30, 900
+NOTICE_SECONDS = 30
+NOTICE_MAX = 900
 YEAR_SECONDS = 365 * 86400
 HEADERS = {
     # no script, style or picture but our own files, and no form that leads elsewhere
@@ -50,7 +51,9 @@ VIEWS = (
 
 def render(request: Request, name: str, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Response:
     """Answer with a template."""
-    page, api, access = request.app.state.page, find_api(request), find_access(request)
+    page = request.app.state.page
+    api = find_api(request)
+    access = find_access(request)
     notice = unquote(request.cookies.get(NOTICE, ""))
     shared = {
         "views": VIEWS,
@@ -69,6 +72,7 @@ def render(request: Request, name: str, status: HTTPStatus = HTTPStatus.OK, **va
     response = Response(html, status.value, HEADERS, "text/html; charset=utf-8")
     if notice:
         response.delete_cookie(NOTICE, httponly=True, samesite="strict")
+
     return response
 
 
@@ -119,6 +123,7 @@ def load_templates() -> Environment:
     }
     names: Any = environment.globals
     names.update(plural=plural, static=_address_static, message_path=message_path, with_query=with_query)
+
     return environment
 
 

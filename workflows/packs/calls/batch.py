@@ -80,6 +80,7 @@ def fill_batch(due: Iterable[Entry], held_bytes: int) -> list[Entry]:
             room -= measure(entry)
         if len(entries) == BATCH_MAX or room <= 0:
             break
+
     return entries
 
 

@@ -33,5 +33,6 @@ class Suspects(dict[str, int]):
         found = [entry for entry in due if entry[ID] in self]
         if not found:
             return []
-        most, lane = self[found[0][ID]], lane_of(found[0], usual_lane)
+        most = self[found[0][ID]]
+        lane = lane_of(found[0], usual_lane)
         return [e for e in found if self[e[ID]] >= most and lane_of(e, usual_lane) == lane][:most]

@@ -42,11 +42,13 @@ class CallGuard(aio.ServerInterceptor):
         method: Any = await continuation(handler_call_details)
         if method is None:
             return method
-        read, write = _read_safely(method.request_deserializer), method.response_serializer
+        read = _read_safely(method.request_deserializer)
+        write = method.response_serializer
         if method.request_streaming:
             return grpc.stream_stream_rpc_method_handler(_guard_stream(method.stream_stream, _check_all), read, write)
         if method.response_streaming:
             return grpc.unary_stream_rpc_method_handler(_guard_stream(method.unary_stream, _checked), read, write)
+
         return grpc.unary_unary_rpc_method_handler(_guard_answer(method.unary_unary), read, write)
 
 

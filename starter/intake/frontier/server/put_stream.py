@@ -69,6 +69,7 @@ async def answer_puts(
     acks: asyncio.Queue[Ack | None] = asyncio.Queue()
     window = asyncio.Semaphore(room)
     reading = asyncio.create_task(_read(requests, put, window, acks, pool))
+
     try:
         while (ack := await acks.get()) is not None:
             yield ack

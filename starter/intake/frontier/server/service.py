@@ -82,6 +82,7 @@ class FrontierService(URLFrontierServicer):
         crawl = request.crawlID if request.HasField("crawlID") else None
         if self._pool.stopping.is_set() or (request.key and crawl is None):
             return
+
         for url in self._frontier.take(
             crawl,
             request.key,
@@ -106,6 +107,7 @@ class FrontierService(URLFrontierServicer):
         del context
         size = request.size or PAGE_SIZE
         position = 0
+
         async with aclosing(self._read(request)) as urls:
             async for url in urls:
                 position += 1
@@ -148,6 +150,7 @@ class FrontierService(URLFrontierServicer):
             is_inactive_too=request.include_inactive,
         )
         crawl = normalize_crawl(request.crawlID)
+
         return wire.QueueList(values=values, start=request.start, size=len(values), crawlID=crawl)
 
     async def GetStats(self, request: wire.QueueWithinCrawlParams, context: Context) -> wire.Stats:

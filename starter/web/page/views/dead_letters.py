@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 FILTERS = ("topic", "error_class")
 SHOWN = 100
-TOPICS_SECONDS, LETTERS_SECONDS = 4.0, 6.0
+TOPICS_SECONDS = 4.0
+LETTERS_SECONDS = 6.0
 """Most that each of the two readings takes, one after the other."""
 VERBS = {
     "replay": ("Replay", "The original records are sent to their topic again."),
@@ -62,7 +63,8 @@ class LetterList:
 async def show_dead_letters(request: Request) -> Response:
     """Show the letters of the topic that the address names, or which topics have any."""
     check_unlimited(request)
-    query, settings = read_query(request, FILTERS), find_api(request).settings
+    query = read_query(request, FILTERS)
+    settings = find_api(request).settings
     topics = await read_part(find_topics(settings), TOPICS_SECONDS)
     found = (
         await read_part(read_letters(settings, query), LETTERS_SECONDS)
@@ -70,6 +72,7 @@ async def show_dead_letters(request: Request) -> Response:
         else None
     )
     is_set = settings.kafka_servers != Settings().kafka_servers
+
     return render(
         request,
         "dead_letters.html",
@@ -137,13 +140,16 @@ def _to_row(letter: "DeadLetter") -> LetterRow:
 
 async def confirm_dead_letters(request: Request) -> Response:
     """Count what is meant, and ask whether it really is."""
-    verb, query = read_verb(request, VERBS, "dead letters"), read_query(request, FILTERS)
+    verb = read_verb(request, VERBS, "dead letters")
+    query = read_query(request, FILTERS)
     _check(request, query)
     count = await read_part(_count(find_api(request).settings, query), DEADLINE_SECONDS)
-    (title, effect), number = VERBS[verb], count.value or 0
+    title, effect = VERBS[verb]
+    number = count.value or 0
     what = plural(number, "dead letter")
     of_class = f", of class {query['error_class']}" if "error_class" in query else ""
     sentences = [f"{what} of topic {query['topic']}{of_class} would be meant. {effect}"]
+
     return render_confirmation(
         request,
         query,
@@ -156,7 +162,8 @@ async def confirm_dead_letters(request: Request) -> Response:
 
 async def send_dead_letters(request: Request) -> Response:
     """Replay or drop what is meant."""
-    verb, form = read_verb(request, VERBS, "dead letters"), await read_form(request, *FILTERS)
+    verb = read_verb(request, VERBS, "dead letters")
+    form = await read_form(request, *FILTERS)
     _check(request, form)
     settings = find_api(request).settings
 

@@ -25,6 +25,7 @@ async def show_keepers(request: Request) -> Response:
     check_unlimited(request)
     page = find_page(request)
     gates, idle = await asyncio.gather(page.gates.read(), page.idle.read())
+
     return render(
         request,
         "keepers.html",
@@ -41,11 +42,13 @@ async def close_gate(request: Request) -> Response:
     form = await read_form(request, "gate", "opens_at", "reason")
     gate = _read_gate(form.get("gate", ""))
     reason = clip_reason(form.get("reason", "closed by hand"))
+
     closure = _read_closure(form.get("opens_at"), reason)
     try:
         lacking = await find_page(request).gate_control.close(gate, closure)
     except InvalidSetting as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc), "gate") from exc
+
     find_page(request).forget()
     return redirect("/gates", f"Gate {gate}: closed{describe_lack(lacking)}.")
 
@@ -62,10 +65,12 @@ async def open_gate(request: Request) -> Response:
 async def switch_idle(request: Request) -> Response:
     """Switch a lane's use of its idle capacity."""
     check_unlimited(request)
-    lane, form = read_path(request, "lane"), await read_form(request, "switch")
+    lane = read_path(request, "lane")
+    form = await read_form(request, "switch")
     word = form.get("switch")
     if lane not in LANES or word not in ("on", "off"):
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"lane: use one of {', '.join(LANES)}, and on or off", "lane")
+
     await find_page(request).idle_control.switch(lane, is_on=word == "on")
     find_page(request).forget()
     return redirect("/gates", f"Idle capacity of lane {lane}: {word}.")

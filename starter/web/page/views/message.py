@@ -47,11 +47,13 @@ FINAL = ("done", "stop", "expired", "parked")
 
 async def show_message(request: Request) -> Response:
     """Show it; its payload only if the address asks for it."""
-    api, (kind, message_id) = find_api(request), read_name(request)
+    api = find_api(request)
+    kind, message_id = read_name(request)
     has_payload = read_flag(read_query(request, ("payload",)), "payload", False)
     view = await _fetch(request, kind, message_id)
     document = to_document(view)
     ui = find_page(request).ui_address
+
     return render(
         request,
         "message.html",
@@ -92,9 +94,11 @@ def _write_payload(value: Any) -> str:
 
 async def steer_message(request: Request) -> Response:
     """Send a verb; one that can't be undone is asked again first."""
-    (kind, message_id), verb = read_name(request), read_part(request, "verb")
+    kind, message_id = read_name(request)
+    verb = read_part(request, "verb")
     if verb not in VERBS:
         raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is no verb of this page; use one of its buttons")
+
     form = await read_form(request, *FIELDS)
     try:
         return await _steer(request, (kind, message_id), verb, form)
@@ -140,12 +144,14 @@ def ask_anew(
 
 
 async def _steer(request: Request, name: tuple[str, str], verb: str, form: Mapping[str, str]) -> Response:
-    api, (kind, message_id) = find_api(request), name
+    api = find_api(request)
+    kind, message_id = name
     signal = read_given(verb, form)
     check_signal(signal, api.settings)
     await check_owner(request, kind, message_id)
     if verb == "revise" and form.get("sure") != "yes":
         return ask_anew(request, name, verb, form)
+
     if verb in ASKED_AGAIN and form.get("sure") != "yes":
         return render(
             request,
@@ -158,6 +164,7 @@ async def _steer(request: Request, name: tuple[str, str], verb: str, form: Mappi
             button=VERBS[verb][0],
             back=message_path(kind, message_id),
         )
+
     notice = await _send(request, name, signal)
     find_page(request).forget()
     return redirect(message_path(kind, message_id), notice or f"{VERBS[verb][0]}: sent.")
@@ -180,14 +187,17 @@ def read_given(verb: str, form: Mapping[str, str]) -> Signal:
     given: dict[str, Any] = {"reason": form["reason"]} if "reason" in form else {}
     if verb == "reschedule" or (verb == "reprioritize" and "due_at" in form):
         given["due_at"] = write_moment(_read_moment(form.get("due_at", "")))
+
     if verb == "reprioritize":
         priority = form.get("priority", "")
         given["priority"] = int(priority) if priority in tuple("12345") else priority
+
     if verb == "revise":
         try:
             given["payload"] = parse_json(form.get("payload", ""))
         except ValueError as exc:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"payload: {exc}; write JSON", "payload") from exc
+
     return read_verb(verb, given)
 
 

@@ -21,7 +21,8 @@ SHOWN = 50
 async def show_messages(request: Request) -> Response:
     """Show a page of it."""
     selection, query = read_selection(request, "cursor")
-    api, page = find_api(request), find_page(request)
+    api = find_api(request)
+    page = find_page(request)
     listed, count = await asyncio.gather(
         read_part(page.list_messages(selection).read(SHOWN, query.get("cursor", ""))),
         read_part(api.control.estimate(selection), DEADLINE_SECONDS),
@@ -29,6 +30,7 @@ async def show_messages(request: Request) -> Response:
     found = listed.value
     filters = {name: value for name, value in query.items() if name != "cursor"}
     access = find_access(request)
+
     return render(
         request,
         "messages.html",

@@ -77,6 +77,7 @@ async def show_overview(request: Request) -> Response:
     is_away = any(finding.check == "server" and finding.level is not Severity.FINE for finding in findings)
     # without the server each part would say so once more
     silent = [] if is_away else list(_name_silent(lanes, counts, parked, gates, forecast))
+
     return render(
         request,
         "overview.html",
@@ -116,25 +117,30 @@ def find_concerns(
         if finding.level is not Severity.FINE and not finding.seen.startswith(NOT_LOOKED_AT)
     ]
     found += _describe_parked(counts, parked)
+
     if gates:
         held = forecast.count_gated() if forecast else 0
         holding = f"; {plural(held, 'message')} held" if held else ""
         reasons = "; ".join(f"{name}: {closure.reason or 'no reason given'}" for name, closure in [*gates.items()][:3])
         seen = f"{plural(len(gates), 'gate')} closed ({reasons}){holding}"
         found.append(Finding(Severity.WARNING, seen, check="gates"))
+
     if forecast is not None:
         for overload in forecast.overloads:
             seen, _, remedy = overload.describe(forecast.edges).partition(". ")
             found.append(Finding(Severity.WARNING, seen, remedy, overload.lane, "forecast"))
+
     return [_to_concern(finding) for finding in sorted(found, key=lambda each: ORDER.index(each.level))]
 
 
 def _describe_parked(counts: Mapping[str, MessageCount] | None, parked: MessagePage | None) -> Iterator[Finding]:
     count = counts["parked"] if counts else None
     listed = parked.messages if parked else ()
+
     reasons = Counter(group_reasons([message.parked_reason for message in listed]))
     if not reasons and not (count and count.number):
         return
+
     number = count if count and count.number else MessageCount(reasons.total(), parked is None or not parked.cursor)
     common = ", ".join(f"{reason} ({n:,})" for reason, n in reasons.most_common(REASONS_SHOWN))
     is_cut = parked is not None and bool(parked.cursor)
@@ -187,6 +193,7 @@ def describe_lanes(
     for lane in LANES:
         if (workers := serving.get(lane)) is None:
             continue
+
         worst = max((f.level for f in findings if f.about == lane), key=[*Severity].index, default=Severity.FINE)
         rows.append(
             LaneRow(
@@ -201,6 +208,7 @@ def describe_lanes(
                 state="fine" if worst is Severity.FINE else "see above",
             )
         )
+
     return rows
 
 

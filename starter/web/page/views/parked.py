@@ -60,6 +60,7 @@ async def show_parked(request: Request) -> Response:
     messages = [message for message in found.messages if kept.keeps(message)] if found else []
     filters = {name: query[name] for name in FILTERS if name in query}
     groups = group_by_reason(messages)
+
     return render(
         request,
         "parked.html",
@@ -97,6 +98,7 @@ def group_by_reason(messages: Sequence[ListedMessage]) -> list[ReasonGroup]:
     reasons = group_reasons([message.parked_reason for message in messages])
     for reason, message in zip(reasons, messages, strict=True):
         groups[reason].append(message)
+
     found = [
         ReasonGroup(
             reason=reason,
@@ -113,7 +115,8 @@ def group_by_reason(messages: Sequence[ListedMessage]) -> list[ReasonGroup]:
 
 async def confirm_parked(request: Request) -> Response:
     """Count what is meant, and ask whether it really is."""
-    verb, query = read_verb(request, VERBS, "parked messages"), read_query(request, FILTERS)
+    verb = read_verb(request, VERBS, "parked messages")
+    query = read_query(request, FILTERS)
     _check(request, query)
     count = await _count(request, query)
     title, _, effect = VERBS[verb]
@@ -121,6 +124,7 @@ async def confirm_parked(request: Request) -> Response:
     sure = "at least " if number >= COUNT_MAX else ""
     sentences = [f"{sure}{plural(number, 'parked message')} would be meant. {effect}"]
     sentences += [f"Filter: {', '.join(f'{name} {value!r}' for name, value in query.items()) or 'none, all of them'}."]
+
     return render_confirmation(
         request,
         query,
@@ -133,7 +137,8 @@ async def confirm_parked(request: Request) -> Response:
 
 async def send_parked(request: Request) -> Response:
     """Replay or drop what is meant."""
-    verb, form = read_verb(request, VERBS, "parked messages"), await read_form(request, *FILTERS, "reason_for")
+    verb = read_verb(request, VERBS, "parked messages")
+    form = await read_form(request, *FILTERS, "reason_for")
     query = {name: form[name] for name in FILTERS if name in form}
     _check(request, query)
     title, usual, _ = VERBS[verb]
@@ -145,6 +150,7 @@ async def send_parked(request: Request) -> Response:
     find_page(request).sendings.appendleft(sending)
     await sending.wait(BEGUN_SECONDS)
     find_page(request).forget()
+
     return redirect(with_query("/parked", query))
 
 

@@ -45,7 +45,8 @@ async def show_workers(request: Request) -> Response:
     """Show them."""
     read_query(request, ())
     check_unlimited(request)
-    api, page = find_api(request), find_page(request)
+    api = find_api(request)
+    page = find_page(request)
     addresses = api.settings.page_bridges
     lanes, standstills, bridges = await asyncio.gather(
         page.lanes.read(),
@@ -54,6 +55,7 @@ async def show_workers(request: Request) -> Response:
     )
     findings, serving = lanes.value or ([], {})
     rows = list_workers(serving)
+
     return render(
         request,
         "workers.html",
