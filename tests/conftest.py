@@ -39,15 +39,15 @@ from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from tests.disks import mounted
-from tests.subjects import ENCODINGS, Subject, declare
+from tests.support.disks import mounted
+from tests.support.subjects import ENCODINGS, Subject, declare
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.moving_in import Move
+    from tests.support.moving_in import Move
 
 # a slow machine fails no example: no time is asserted
 _TIMELESS = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -146,6 +146,7 @@ async def server(
         assert cluster.process is not None, "no cluster runs; './run cluster up' starts it"
         yield EmbeddedServer(EmbeddedOptions(data=data, port=cluster.port, ui_port=None))
         return
+
     options = EmbeddedOptions(
         data=data,
         port=find_free_port(),
@@ -214,7 +215,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def message_id() -> Callable[[], str]:
     """Make ids that no other test uses."""
-    prefix, counter = uuid.uuid4().hex[:10], itertools.count()
+    prefix = uuid.uuid4().hex[:10]
+    counter = itertools.count()
     return lambda: f"{prefix}-{next(counter)}"
 
 
@@ -243,7 +245,7 @@ def move(
     server: EmbeddedServer, settings: Settings, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> "Callable[..., Move]":
     """Make the move of a section of docs/moving-in.md; solo, unless the test takes the encodings."""
-    from tests.moving_in import make_move  # noqa: PLC0415 — it needs this module
+    from tests.support.moving_in import make_move  # noqa: PLC0415 — it needs this module
 
     encoding = request.getfixturevalue("encoding") if "encoding" in request.fixturenames else "solo"
     return make_move(server, settings.task_queue_prefix, kind, encoding, tmp_path)

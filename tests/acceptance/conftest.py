@@ -19,7 +19,7 @@ from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 from tests.conftest import wait_until
-from tests.fork_server import run_forked
+from tests.support.fork_server import run_forked
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dormice")
@@ -58,7 +58,7 @@ def environment(server: EmbeddedServer, settings: Settings) -> dict[str, str]:
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
         "DORMICE_PATIENCE": f"{settings.patience.total_seconds()}s",
-        "DORMICE_HANDLERS": "tests.handlers",
+        "DORMICE_HANDLERS": "tests.support.handlers",
         "PYTHONPATH": str(ROOT),
     }
 
@@ -87,7 +87,7 @@ async def fork_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     """The address of a process that has imported the program."""
     folder = tmp_path_factory.mktemp("fork")
     address = folder / "socket"
-    command = [sys.executable, "-P", "-m", "tests.fork_server", str(address)]
+    command = [sys.executable, "-P", "-m", "tests.support.fork_server", str(address)]
     process = await start_supervised(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     await wait_until(address.exists, "the program is imported")
     yield address

@@ -25,9 +25,9 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.queries import is_polled
 from starter.steering.selection import Selection
 from tests.conftest import wait_until
-from tests.processes import bridge_process, kill, worker_process
-from tests.records import Flow, Noted, producing
-from tests.topics import Progress, committed_lag, create_topic, list_members, read_progress, read_records
+from tests.support.processes import bridge_process, kill, worker_process
+from tests.support.records import Flow, Noted, producing
+from tests.support.topics import Progress, committed_lag, create_topic, list_members, read_progress, read_records
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -39,7 +39,8 @@ SESSION = ("--session-seconds", "6")
 AWAY_SECONDS = 20.0
 ASKED_AT_ONCE = 20
 
-TRICKLE, SPIKE = 500, 15_000
+TRICKLE = 500
+SPIKE = 15_000
 SPIKE_RSS_MAX = 250e6
 
 
@@ -96,6 +97,7 @@ async def come_and_go(scene: Scene) -> None:
         async with scene.bridge(*SESSION) as leaving, scene.bridge(*SESSION) as still:
             first = await scene.wait_until_shared_by(2)
             still.send_signal(signal.SIGSTOP)
+
             async with scene.bridge(*SESSION):
                 await scene.wait_until_shared_by(2, without=first)
                 still.send_signal(signal.SIGCONT)
@@ -156,7 +158,8 @@ async def read_committed_names(scene: Scene) -> list[tuple[str, str]]:
 
 async def find_missing(client: Client, settings: Settings, names: list[tuple[str, str]]) -> list[str]:
     """Name those of the messages that the server does not know."""
-    control, room = Control(client, settings), asyncio.Semaphore(ASKED_AT_ONCE)
+    control = Control(client, settings)
+    room = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def find(kind: str, message_id: str) -> list[str]:
         async with room:
@@ -195,7 +198,8 @@ def play(killable: EmbeddedServer, broker: EmbeddedBroker, tmp_path_factory: pyt
     """Play an ordeal on a topic of its own, beside a worker: fixtures may take longer than a test."""
 
     async def play(ordeal: Callable[[Scene], Awaitable[None]], **keys: int) -> Scene:
-        topic, path = ordeal.__name__, tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+        topic = ordeal.__name__
+        path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
         # the packs of a kind live on, on the task queue of whoever began them
         settings = Settings(task_queue_prefix="faults", workflow_task_timeout=timedelta(seconds=5))
         await create_topic(broker.address, topic, PARTITIONS)
@@ -290,7 +294,8 @@ async def test_a_spike_waits_in_kafka_and_not_in_memory(
     server: EmbeddedServer, broker: EmbeddedBroker, settings: Settings, client: Client
 ) -> None:
     """More than it can hold comes at once: its memory stays bounded, and nothing is left behind."""
-    topic, peak = settings.task_queue_prefix, 0
+    topic = settings.task_queue_prefix
+    peak = 0
     await create_topic(broker.address, topic, PARTITIONS)
     async with (
         producing(broker.address) as producer,

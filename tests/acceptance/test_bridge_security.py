@@ -12,10 +12,10 @@ from starter.local.kafka.broker import BrokerOptions, run_broker
 from starter.local.supervised_process import find_free_port
 from starter.records.dead_letter_topic import LetterSelection, open_box
 from tests.acceptance.conftest import Run, Spawn
-from tests.certificates import PASSWORD, make_certificate, secure
 from tests.conftest import wait_until
-from tests.records import producing
-from tests.topics import committed_lag, create_topic
+from tests.support.certificates import PASSWORD, make_certificate, secure
+from tests.support.records import producing
+from tests.support.topics import committed_lag, create_topic
 
 pytestmark = pytest.mark.xdist_group("bridge_security")  # what they share is made once
 
@@ -43,7 +43,8 @@ class Guarded:
 @pytest.fixture(scope="module")
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
     """A broker with a listener of either sort."""
-    folder, port = tmp_path_factory.mktemp("guarded"), find_free_port()
+    folder = tmp_path_factory.mktemp("guarded")
+    port = find_free_port()
     for name in ("broker", "stranger"):
         await make_certificate(folder, name)
     (folder / "password").write_text(PASSWORD + "\n", "utf-8")

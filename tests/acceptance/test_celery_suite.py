@@ -8,11 +8,11 @@ import pytest
 from temporalio.client import Client
 
 from shared.settings import Settings
-from tests.celery_app import Place
-from tests.celery_places import running_place, sending
-from tests.celery_suite import unpack_suite
 from tests.conftest import Serve
-from tests.processes import ROOT, run_to_end
+from tests.support.celery_app import Place
+from tests.support.celery_places import running_place, sending
+from tests.support.celery_suite import unpack_suite
+from tests.support.processes import ROOT, run_to_end
 
 NAMES = "(eta or countdown or revoke or retry or retries) and not by_headers_complex"
 """What Celery calls its tests of tasks that wait, as pytest's `-k` selects them: 19 of 5.7."""
@@ -42,7 +42,8 @@ async def _run(suite: Path, place: Place) -> tuple[int, str, str]:
         "REDIS_PORT": port,
     }
     options = ["-q", "-c", "pyproject.toml", "--rootdir", ".", "-p", "no:randomly", "-p", "no:xdist", "-W", "default"]
-    plugins = ["-p", "celery.contrib.pytest", "-p", "tests.celery_suite"]
+    plugins = ["-p", "celery.contrib.pytest", "-p", "tests.support.celery_suite"]
     files = ["t/integration/test_tasks.py", "t/integration/test_canvas.py"]
     command = (sys.executable, "-m", "pytest", *options, *plugins, *files, "-k", NAMES)
+
     return await run_to_end(*command, cwd=suite, env=environment)

@@ -46,7 +46,7 @@ KINDS = [
     "topic",
     "webhook",
 ]
-ORDERS = ("--set", "handlers=tests.orders")
+ORDERS = ("--set", "handlers=tests.support.orders")
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
 
 
@@ -276,10 +276,11 @@ def test_a_variable_that_is_like_a_setting_is_told_once(
 
 async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
     """Installed ones and those of the setting; the table and the JSON show the same."""
-    table, lines = await run("handlers"), await run("handlers", "--json")
+    table = await run("handlers")
+    lines = await run("handlers", "--json")
 
     assert [line["kind"] for line in lines.lines] == KINDS
-    assert lines.lines[4]["origin"] == "tests.handlers"
+    assert lines.lines[4]["origin"] == "tests.support.handlers"
     assert lines.lines[2]["summary"].startswith("Work for `work` seconds")
     assert [line.split()[0] for line in table.out.splitlines()] == ["KIND", *KINDS]
 
@@ -304,7 +305,8 @@ async def test_a_message_is_started_once(run: Run, name: str) -> None:
     """A second start of a message that is alive says so, with exit code 1."""
     arguments = ("start", "ledger", name, "--scheduled-at", LATER, "--payload", '{"n": 1}', "--priority", "2")
 
-    first, second = await run(*arguments, "--json"), await run(*arguments)
+    first = await run(*arguments, "--json")
+    second = await run(*arguments)
 
     assert (first.code, first.err) == (0, "")
     assert (first.document["workflow_id"], first.document["outcome"]) == (f"ledger:{name}", "started")
@@ -317,7 +319,8 @@ async def test_an_upsert_starts_or_changes_a_message(run: Run, name: str) -> Non
     """What it came to is printed; with a condition that does not hold it changes nothing, with exit code 2."""
     upsert = ("upsert", "ledger", name, "--scheduled-at", LATER)
 
-    first, second = await run(*upsert), await run(*upsert, "--priority", "2", "--json")
+    first = await run(*upsert)
+    second = await run(*upsert, "--priority", "2", "--json")
     third = await run(*upsert, "--if-version", "7")
     await run("pause", f"ledger:{name}")
     fourth = await run(*upsert, "--if-version", "0")
@@ -352,7 +355,8 @@ async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) ->
     """By KIND:ID or KIND ID, as text or as JSON lines; exit code 1 when one is not known, the others are shown."""
     await run("start", "ledger", name, "--scheduled-at", LATER, "--tenant", "acme")
 
-    text, document = await run("show", f"ledger:{name}"), await run("show", "ledger", name, "--json")
+    text = await run("show", f"ledger:{name}")
+    document = await run("show", "ledger", name, "--json")
     several = await run("show", "ledger:nobody", f"ledger:{name}", f"ledger:{name}", "--json")
 
     assert (text.code, text.err) == (0, "")
@@ -371,7 +375,8 @@ async def test_explain_says_in_one_sentence_why_a_message_is_due(run: Run, name:
     """The sentence, and below it what was decided; as JSON the same."""
     await run("start", "ledger", name, "--scheduled-at", LATER)
 
-    text, document = await run("explain", f"ledger:{name}"), await run("explain", "ledger", name, "--json")
+    text = await run("explain", f"ledger:{name}")
+    document = await run("explain", "ledger", name, "--json")
 
     why = "due 2036-01-01 00:00:00 UTC since started (scheduled by its sender)"
     first, second = text.out.splitlines()

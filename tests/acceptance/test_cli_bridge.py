@@ -17,11 +17,11 @@ from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.acceptance.conftest import PROGRAM, ROOT, Run, Spawn
-from tests.alive import end_packs
 from tests.conftest import wait_until
-from tests.processes import worker_process
-from tests.records import Noted
-from tests.topics import committed_lag, create_topic
+from tests.support.alive import end_packs
+from tests.support.processes import worker_process
+from tests.support.records import Noted
+from tests.support.topics import committed_lag, create_topic
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
 
@@ -54,8 +54,11 @@ async def ordeal(
     """A bridge is killed five times at random moments while it works through a topic; a sixth finishes."""
     await end_packs(await server.connect(), "noted-packed", PACKS)
     kind: str = request.param
-    folder, chance, topic = tmp_path_factory.mktemp(kind), random.Random(11), f"ordeal-{kind}"
-    settings, noted = Settings(task_queue_prefix=topic), Noted(Ledger(folder / "ledger.jsonl"), topic)
+    folder = tmp_path_factory.mktemp(kind)
+    chance = random.Random(11)
+    topic = f"ordeal-{kind}"
+    settings = Settings(task_queue_prefix=topic)
+    noted = Noted(Ledger(folder / "ledger.jsonl"), topic)
     newest = {f"{topic}-{number}": f"r{REVISIONS - 1}" for number in range(KEYS[kind])}
     await create_topic(broker.address, topic, PARTITIONS)
     await _produce(broker, topic, newest)
@@ -64,10 +67,11 @@ async def ordeal(
         "TEMPORAL_ADDRESS": server.address,
         "DORMICE_KAFKA_SERVERS": broker.address,
         "DORMICE_TASK_QUEUE_PREFIX": topic,
-        "DORMICE_HANDLERS": "tests.handlers",
+        "DORMICE_HANDLERS": "tests.support.handlers",
         "PYTHONPATH": str(ROOT),
     }
     arguments = ("bridge", topic, "--kind", kind, "--id-from", "key", "--group", topic, "--member", "one")
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(LEDGER_VARIABLE, str(folder / "ledger.jsonl"))
         async with asyncio.timeout(MAX_SECONDS), worker_process(server, settings):
@@ -76,6 +80,7 @@ async def ordeal(
                     process = await asyncio.create_subprocess_exec(
                         str(PROGRAM), *arguments, "--session-seconds", "6", env=environment, stdout=log, stderr=log
                     )
+
                 try:
                     if number < KILLS:
                         before = noted.calls
@@ -90,6 +95,7 @@ async def ordeal(
                     await process.wait()
                     for log in (folder / "bridge.log", server.options.data / "worker.log"):
                         print(log.read_text()[-3000:])  # noqa: T201 — shown when it fails
+
     return Ordeal(newest, noted.newest, await committed_lag(broker.address, topic, topic, PARTITIONS))
 
 

@@ -18,7 +18,7 @@ from starter.local.supervised_process import find_free_port
 from starter.records.dead_letters import SUFFIX
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
-from tests.topics import commit, create_topic
+from tests.support.topics import commit, create_topic
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -52,6 +52,7 @@ def bridging(spawn: Spawn, environment: dict[str, str], broker: EmbeddedBroker, 
             *("--health-port", str(port), "--drain-seconds", "1"),
             env={**environment, "DORMICE_KAFKA_SERVERS": broker.address, **variables},
         )
+
         try:
             yield f"127.0.0.1:{port}"
         finally:
@@ -119,10 +120,12 @@ async def test_lag_is_told_before_while_and_after_a_bridge_runs(
 
         await wait_until(is_done, "all is committed")
         ready = await ask(address, "/readyz")
-        table, told = await tell("--bridge", address), await tell("--bridge", address, "--json")
+        table = await tell("--bridge", address)
+        told = await tell("--bridge", address, "--json")
     after = await tell("--bridge", address)
 
-    (first, second), (held, _) = before.document["partitions"], told.document["partitions"]
+    first, second = before.document["partitions"]
+    held, _ = told.document["partitions"]
     assert (before.code, before.document["state"], before.document["lag"]) == (0, "Empty", 15)
     assert (first["committed"], first["end"], first["lag"], first["member"]) == (5, 20, 15, "")
     assert f"\ndormice: {topic}/1: offset 3 is committed, but the partition ends at 0, so its log was cut" in beyond.err

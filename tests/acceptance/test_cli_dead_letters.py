@@ -11,7 +11,7 @@ from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.dead_letters import DeadLetterWriter
 from starter.records.record import Record
 from tests.acceptance.conftest import Ran, Run
-from tests.topics import create_topic
+from tests.support.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,6 +23,7 @@ async def topic(broker: EmbeddedBroker, message_id: Callable[[], str]) -> AsyncI
     """A topic with three dead letters: two that are no JSON, one with a key that is no text."""
     name = f"topic-{message_id()}"
     await create_topic(broker.address, name)
+
     writer = DeadLetterWriter({"bootstrap_servers": broker.address})
     try:
         await writer.start()

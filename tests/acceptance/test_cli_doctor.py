@@ -10,7 +10,7 @@ import pytest
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run, Spawn
-from tests.sources import documented_checks
+from tests.support.sources import documented_checks
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,7 +16,7 @@ from starter.local.supervised_process import find_free_port
 from starter.steering.selection import Selection
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.processes import kill
+from tests.support.processes import kill
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -72,7 +72,8 @@ async def is_listed(control: Control, kind: str, name: str) -> bool:
 
 async def test_for_people_it_prints_a_line_for_each(spawn: Spawn, start: Start, kind: str, message_id: Any) -> None:
     """With the message at the end, because its name may be long."""
-    process, name = await spawn("list", "-f", "--kind", kind), message_id()
+    process = await spawn("list", "-f", "--kind", kind)
+    name = message_id()
     assert process.stdout is not None
     header = await process.stdout.readline()
     await start(kind, id=name, scheduled_at="2036-01-01T00:00:00Z")

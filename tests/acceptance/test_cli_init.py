@@ -13,8 +13,8 @@ from starter.control import Control
 from starter.local.project import FILES
 from tests.acceptance.conftest import ROOT, Run, Spawn
 from tests.conftest import wait_until
-from tests.dev import begin_dev
-from tests.processes import run_to_end
+from tests.support.dev import begin_dev
+from tests.support.processes import run_to_end
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -87,7 +87,8 @@ def test_what_can_not_become_a_folder_is_refused(
     (here / "full" / "mine").touch()
     (here / "file").touch()
 
-    code, said = main_of(["init", name]), capsys.readouterr()
+    code = main_of(["init", name])
+    said = capsys.readouterr()
 
     assert (code, said.out) == (2, "")
     assert said.err.startswith(f"dormice: {sentence}")

@@ -38,7 +38,8 @@ async def test_a_jsonl_file_is_loaded_and_loaded_again(run: Run, tmp_path: Path,
     """The summary goes to people, with --json to programs too; the second time nothing starts."""
     write_jsonl(tmp_path / "a.jsonl", ids[:30])
 
-    first, second = await run("load", "a.jsonl"), await run("load", "a.jsonl", "--json")
+    first = await run("load", "a.jsonl")
+    second = await run("load", "a.jsonl", "--json")
 
     assert (first.code, first.out) == (0, "")
     assert first.err.startswith("30 rows: 30 started, 0 already running, 0 rejected, 0 failed in ")
@@ -58,7 +59,8 @@ async def test_a_file_is_compared_with_what_the_server_has(run: Run, tmp_path: P
     """Missing rows are written in full, and what is alive beside the file by name, until nothing of both is left."""
     write_jsonl(tmp_path / "a.jsonl", ids[:6])
     write_jsonl(tmp_path / "b.jsonl", ids[2:7], f'{{"kind": "echo", "id": "{ids[3]}", "priority": 1}}', "{")
-    missing, others = tmp_path / "b.jsonl.missing.jsonl", tmp_path / "b.jsonl.others.txt"
+    missing = tmp_path / "b.jsonl.missing.jsonl"
+    others = tmp_path / "b.jsonl.others.txt"
 
     await run("load", "a.jsonl")
     first = await run("load", "b.jsonl", "--reconcile", "--json")
@@ -113,7 +115,8 @@ async def test_csv_and_parquet_become_the_same_messages(
         pa.table({"id": ids[2:4], "scheduled_at": [moment, moment], "url": ["http://x", "y"]}), tmp_path / "a.parquet"
     )
 
-    table, columns = await run("load", "a.csv", "--kind", "echo"), await run("load", "a.parquet", "--kind", "echo")
+    table = await run("load", "a.csv", "--kind", "echo")
+    columns = await run("load", "a.parquet", "--kind", "echo")
 
     assert (table.code, columns.code) == (0, 0)
     for id_ in (ids[0], ids[2]):

@@ -13,8 +13,8 @@ from psycopg.types.json import Json
 from cluster.postgres import Postgres
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import Serve, wait_until
-from tests.databases import run_postgres
-from tests.outboxes import TableUnderTest, write_dsn
+from tests.support.databases import run_postgres
+from tests.support.outboxes import TableUnderTest, write_dsn
 
 PAGE = (Path(__file__).parents[2] / "docs" / "outbox.md").read_text("utf-8")
 SECRET = "no-one-may-see-this"  # noqa: S105 — of a database of this test

@@ -10,7 +10,7 @@ import pytest
 
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.acceptance.conftest import Run
-from tests.topics import create_topic
+from tests.support.topics import create_topic
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SOME = "id,changed_at\na,2026-01-01T00:30:00Z\nb,\n"

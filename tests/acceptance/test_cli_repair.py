@@ -133,7 +133,8 @@ async def test_the_workflow_of_the_gates_is_named_by_its_id_and_brought_back(
     client: Client, settings: Settings, serve: Serve, run: Run
 ) -> None:
     """Also where its first task failed already; what was closed meanwhile is closed then."""
-    queue, name = task_queue(settings.task_queue_prefix, "short"), gates_workflow_id(settings.task_queue_prefix)
+    queue = task_queue(settings.task_queue_prefix, "short")
+    name = gates_workflow_id(settings.task_queue_prefix)
     gates = GateControl(client, settings)
     runner = UnsandboxedWorkflowRunner()
     async with Worker(client, task_queue=queue, workflows=[BrokenGates], workflow_runner=runner):

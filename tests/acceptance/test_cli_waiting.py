@@ -41,7 +41,9 @@ def name(message_id: Callable[[], str]) -> str:
 @pytest.mark.usefixtures("worker")
 async def test_a_start_that_waits_prints_what_its_message_came_to(run: Run, message_id: Callable[[], str]) -> None:
     """Done is 0 and brings the result; parked is 4, not in time is 5, both with a sentence that says what to do."""
-    done, parked, late = message_id(), message_id(), message_id()
+    done = message_id()
+    parked = message_id()
+    late = message_id()
 
     first = await run("start", KIND, done, "--payload", '"done"', "--wait")
     second = await run("start", KIND, parked, "--payload", '{"reject": "no such feed"}', "--wait=90s")
@@ -84,7 +86,9 @@ async def test_an_upsert_that_waits_takes_no_older_state_for_the_end(run: Run, n
 async def test_show_waits_for_the_end(run: Run, serve: Serve, begin: Begin, kind: str, control: Control) -> None:
     """Solo or packed; all that are named share the time, and the worst of them is the exit code."""
     async with serve(handler(kind)(obey), lanes=("short",)):
-        finished, stopped, asleep = await begin(kind, payload="done"), await begin(kind), await begin(kind)
+        finished = await begin(kind, payload="done")
+        stopped = await begin(kind)
+        asleep = await begin(kind)
         names = (f"{kind}:{finished.id}", f"{kind}:{stopped.id}")
         waiting = asyncio.ensure_future(run("show", *names, "--wait", "--json"))
         await control.stop(kind, stopped.id, "not needed")

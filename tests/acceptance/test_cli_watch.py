@@ -16,8 +16,8 @@ from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import PROGRAM, Run, Spawn
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.processes import kill
-from tests.pseudo_terminal import at_terminal
+from tests.support.processes import kill
+from tests.support.pseudo_terminal import at_terminal
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,7 +32,9 @@ async def test_a_look_counts_by_kind_and_state_and_says_why_messages_are_parked(
 ) -> None:
     """Solo or packed; the lanes are those of this installation, and what is due is counted by stretches of time."""
     async with serve(handler(kind)(obey)):
-        asleep, paused, parked = await begin(kind), await begin(kind), await begin(kind, payload="no such feed")
+        asleep = await begin(kind)
+        paused = await begin(kind)
+        parked = await begin(kind, payload="no such feed")
         await control.pause(kind, paused.id)
         await wait_until(lambda: asleep.has(state="active", version=1), "it sleeps")
         await wait_until(lambda: parked.has(state="parked"), "it is parked")
@@ -47,7 +49,8 @@ async def test_a_look_counts_by_kind_and_state_and_says_why_messages_are_parked(
             }
 
         await wait_until(is_indexed, "the index has them")
-        seen, line = await run(*look), await run("watch", "--once", "--kind", kind)
+        seen = await run(*look)
+        line = await run("watch", "--once", "--kind", kind)
         narrow = await run("watch", "--once", "--json", "--kind", kind, "--state", "parked", "--lane", "short")
 
     found = seen.document

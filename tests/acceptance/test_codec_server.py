@@ -57,7 +57,8 @@ async def payloads_of(value: Any, *, is_sealed: bool = True) -> dict[str, Any]:
 
 async def test_a_page_that_is_allowed_reads_and_writes(url: str) -> None:
     """It asks beforehand, as browsers do; the token comes as a bearer token or in the path."""
-    sealed, plain = await payloads_of("a secret"), await payloads_of("a secret", is_sealed=False)
+    sealed = await payloads_of("a secret")
+    plain = await payloads_of("a secret", is_sealed=False)
     asks = {"Origin": PAGE, "X-Namespace": "default"}
     async with httpx.AsyncClient(base_url=url, timeout=30) as page:
         wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-namespace"}
@@ -79,7 +80,8 @@ async def test_a_page_that_is_allowed_reads_and_writes(url: str) -> None:
 async def test_what_is_compressed_is_expanded_also_inside_what_is_encrypted(url: str) -> None:
     """The Web UI shows the JSON of a pack's state; what only looks compressed is refused with a sentence."""
     value = {"entries": ["x" * 100] * 100}
-    plain, compressed = await payloads_of(value, is_sealed=False), to_raw(value)
+    plain = await payloads_of(value, is_sealed=False)
+    compressed = to_raw(value)
     broken = {"payloads": [{"metadata": {"encoding": base64.b64encode(b"binary/zlib").decode()}, "data": "AAAA"}]}
     async with httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30) as page:
         expanded = await page.post("/decode", json=await payloads_of(compressed, is_sealed=False))
@@ -139,7 +141,8 @@ async def test_temporals_own_cli_reads_through_it(
     url: str, server: EmbeddedServer, settings: Settings, message_id: Callable[[], str]
 ) -> None:
     """With --codec-endpoint and --codec-auth; without them it shows nothing that can be read."""
-    name, word = message_id(), f"secret-{message_id()}"
+    name = message_id()
+    word = f"secret-{message_id()}"
     keyed = Settings(encryption_keys=Secret(KEYS))
     client = await server.connect(keyed)
     await client.start_workflow("nobody", word, id=name, task_queue=settings.task_queue_prefix)

@@ -29,6 +29,7 @@ async def run_demo(*arguments: str, interrupt_at: str | None = None) -> tuple[in
         stderr=asyncio.subprocess.PIPE,
     )
     assert demo.stderr is not None
+
     heard: list[bytes] = []
     try:
         if interrupt_at is not None:
@@ -42,6 +43,7 @@ async def run_demo(*arguments: str, interrupt_at: str | None = None) -> tuple[in
         if demo.returncode is None:
             demo.kill()
             await demo.wait()
+
     return demo.returncode or 0, output.decode(), (b"".join(heard) + talk).decode()
 
 

@@ -21,9 +21,9 @@ from starter.control import Control
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import PROGRAM, Run, Spawn
 from tests.conftest import wait_until
-from tests.dev import Dev, begin_dev
-from tests.processes import is_gone
-from tests.pseudo_terminal import at_terminal
+from tests.support.dev import Dev, begin_dev
+from tests.support.processes import is_gone
+from tests.support.pseudo_terminal import at_terminal
 
 pytestmark = pytest.mark.timeout(120)
 

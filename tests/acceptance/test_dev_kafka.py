@@ -14,9 +14,9 @@ import pytest
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn, install_all_but
 from tests.conftest import wait_until
-from tests.dev import Dev
-from tests.processes import is_gone
-from tests.topics import create_topic
+from tests.support.dev import Dev
+from tests.support.processes import is_gone
+from tests.support.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
 

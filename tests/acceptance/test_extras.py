@@ -21,11 +21,11 @@ from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
-from tests.databases import run_postgres
-from tests.outboxes import write_dsn
-from tests.processes import run_to_end
-from tests.topics import create_topic, produce_keys
-from tests.wheels import ROOT, build_wheel, install_extras
+from tests.support.databases import run_postgres
+from tests.support.outboxes import write_dsn
+from tests.support.processes import run_to_end
+from tests.support.topics import create_topic, produce_keys
+from tests.support.wheels import ROOT, build_wheel, install_extras
 
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -89,10 +89,12 @@ class Installation:
                 stdout=output,
                 stderr=output,
             )
+
         self.spawned.append(process)
         running = Running(process, log)
         await wait_until(lambda: until in running.said or process.returncode is not None, until, 90)
         assert until in running.said, running.said
+
         return running
 
     def at(self, **changes: str) -> "Installation":
@@ -101,7 +103,8 @@ class Installation:
 
     async def do_all(self, message_id: Callable[[], str]) -> str:
         """Load a message, start one, wait for it and show it, with a worker that runs; gives its page."""
-        loaded_id, started_id = message_id(), message_id()
+        loaded_id = message_id()
+        started_id = message_id()
         row = {"kind": "echo", "id": loaded_id, "payload": {"delay": 3600}}
         (self.folder / "rows.jsonl").write_text(json.dumps(row))
         loaded = await self.run("load", "rows.jsonl")
@@ -226,7 +229,10 @@ async def test_a_missing_extra_is_named_by_what_needs_it(install: Install, extra
 @pytest.mark.parametrize("extras", COMBINATIONS, ids=lambda extras: extras or "none")
 async def test_messages_run_and_pages_open(install: Install, extras: str, message_id: Callable[[], str]) -> None:
     """With `dormice dev` where its server is there, and with a worker elsewhere; with `serve`; all of it ends well."""
-    installed, brought, kafka = install(extras), find_brought(extras), {"DORMICE_KAFKA_SERVERS": "127.0.0.1:1"}
+    installed = install(extras)
+    brought = find_brought(extras)
+    kafka = {"DORMICE_KAFKA_SERVERS": "127.0.0.1:1"}
+
     if "embedded" in brought:
         ports = ("--port", "0", "--page-port", "0", "--no-ui")
         worker = await installed.begin("dev", *ports, until="nothing is lost", DORMICE_TASK_QUEUE_PREFIX="dormice")
@@ -235,15 +241,18 @@ async def test_messages_run_and_pages_open(install: Install, extras: str, messag
         assert ("install dormice with its extra 'web'" in worker.said) == ("web" not in brought)
     else:
         worker = await installed.begin("worker", "--processes", "1", until="worker started")
+
     path = await installed.do_all(message_id)
     if "embedded" in brought and "web" in brought:
         await open_pages(worker.find(r"page     (http://\S+),"), (*PAGES, path))
+
     if "web" in brought:
         serve = await installed.begin("serve", "--port", "0", until="page     ", **kafka)
         pages = await open_pages(serve.find(r"page     (http://\S+),"), (*PAGES, path))
         await serve.end()
         says_what_is_missing = "install dormice with its extra &#39;kafka&#39;" in pages["/dead-letters"]
         assert says_what_is_missing == ("kafka" not in brought)
+
     await worker.end()
 
 
@@ -256,7 +265,8 @@ async def test_the_api_is_served_without_the_page(install: Install) -> None:
 
 async def test_kafka_bridges_records(install: Install, broker: EmbeddedBroker) -> None:
     """A record becomes a message, and `bridge status` and `dead-letters` speak with the broker."""
-    installed, kafka = install("kafka"), {"DORMICE_KAFKA_SERVERS": broker.address}
+    installed = install("kafka")
+    kafka = {"DORMICE_KAFKA_SERVERS": broker.address}
     await create_topic(broker.address, "extras")
     await produce_keys(broker.address, "extras", ["bridged"])
     bridge = await installed.begin("bridge", "extras", "--kind", "echo", "--id-from", "key", until="", **kafka)
@@ -306,7 +316,8 @@ async def test_parquet_is_loaded(install: Install) -> None:
 
 async def test_encryption_seals_payloads(install: Install, message_id: Callable[[], str]) -> None:
     """A worker with the key runs what was started with it, and who lacks the key can't read it."""
-    installed, name = install("encryption"), f"echo:{message_id()}"
+    installed = install("encryption")
+    name = f"echo:{message_id()}"
     worker = await installed.begin("worker", "--processes", "1", "--set", KEY, until="worker started")
     payload = ("--payload", '{"delay": 3600, "secret": "hush"}')
     started = await installed.run("start", *name.split(":"), *payload, "--set", KEY)

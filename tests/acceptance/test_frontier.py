@@ -24,8 +24,8 @@ from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run
 from tests.conftest import wait_until
-from tests.crawlers import OK, SKIPPED, Crawler, crawling, now
-from tests.processes import frontier_process
+from tests.support.crawlers import OK, SKIPPED, Crawler, crawling, now
+from tests.support.processes import frontier_process
 
 pytestmark = pytest.mark.xdist_group("frontier")  # one process answers most of these
 
@@ -162,7 +162,8 @@ async def test_a_dump_can_be_put_again_with_nothing_lost(crawler: Crawler) -> No
     assert [status for _, status in await crawler.put(*again)] == [OK] * 3
 
     found = {item.known.info.url: item for item in await crawler.list_urls()}
-    later, done = found["http://example.com/later"], found["http://example.com/done"]
+    later = found["http://example.com/later"]
+    done = found["http://example.com/done"]
     assert later.known.refetchable_from_date == date
     assert later.known.info.metadata["ü"].values == ["ß"]
     assert (done.known.refetchable_from_date, done.known.info.key) == (0, "a key")
@@ -197,7 +198,8 @@ async def test_batches_of_discovered_urls_have_a_status_for_each(crawler: Crawle
 
 async def test_a_queue_can_be_blocked_delayed_and_limited(crawler: Crawler) -> None:
     """Each holds its URLs back until it is taken away."""
-    stub, crawl = crawler.stub, crawler.crawl
+    stub = crawler.stub
+    crawl = crawler.crawl
     await crawler.discover("http://a.org/1", "http://a.org/2")
     await crawler.put(crawler.known("http://a.org/done", 0))
 
@@ -419,23 +421,30 @@ async def test_an_address_in_use_is_refused(run: Run, address: str) -> None:
 @pytest.mark.long
 async def test_a_signal_to_end_acknowledges_what_is_under_way(server: EmbeddedServer) -> None:
     """With exit code 0. The next process has all that was acknowledged, counts it, and can delete it."""
-    settings, kind, port = make_settings(), unused_kind(), find_free_port()
+    settings = make_settings()
+    kind = unused_kind()
+    port = find_free_port()
     options = ("--kind", kind, "--packs", "3", "--health-port", str(port))
     stored: set[str] = set()
+
     async with frontier_process(server, settings, *options) as (process, address):
         async with crawling(address) as crawler:
             await wait_until(lambda: asyncio.to_thread(_is_ready, port), "it is ready")
             call = crawler.stub.PutURLs()
             sending = asyncio.create_task(_send_for_ever(call, crawler))
+
             with contextlib.suppress(aio.AioRpcError):
                 async for ack in call:
                     stored.add(ack.ID)
                     if len(stored) == 100:
                         process.send_signal(signal.SIGTERM)
+
             sending.cancel()
             # the latter where the connection closes while the client still writes
             assert await call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+
         assert await process.wait() == 0
+
     assert len(stored) >= 100
     async with frontier_process(server, settings, *options) as (process, address), crawling(address) as crawler:
         items = await crawler.list_urls(size=2**31 - 1)
@@ -460,7 +469,8 @@ def _is_ready(port: int) -> bool:
 @pytest.mark.timeout(120)
 async def test_a_killed_process_loses_nothing_that_it_acknowledged(server: EmbeddedServer, client: Client) -> None:
     """Another one waits for its end, has it all, and gives again what had been given."""
-    settings, kind = make_settings(), unused_kind()
+    settings = make_settings()
+    kind = unused_kind()
     options = ("--kind", kind, "--packs", "3")
     capacity = Capacity(client, task_queue(f"{settings.task_queue_prefix}-{kind}", "short"))
     urls = [f"http://a.org/{n}" for n in range(500)]

@@ -17,12 +17,15 @@ from starter.intake.frontier.wire import urlfrontier_pb2 as wire
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
-from tests.crawlers import OK, SKIPPED, Crawler, crawling
-from tests.processes import frontier_process, kill_and_restart
+from tests.support.crawlers import OK, SKIPPED, Crawler, crawling
+from tests.support.processes import frontier_process, kill_and_restart
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
-URLS, HOSTS, CRAWLERS, FETCHES = 2000, 50, 4, 3
+URLS = 2000
+HOSTS = 50
+CRAWLERS = 4
+FETCHES = 3
 GRACE_SECONDS = 12.0
 """How long after a kill, and after the next begin, a fetch more is no fault: its put may have been lost."""
 ON_THE_WAY_SECONDS = 3.0
@@ -81,15 +84,19 @@ class FetchingCrawler:
         params = wire.GetParams(max_urls_per_queue=5, max_queues=20, delay_requestable=self.lease)
         params.anyCrawlID.SetInParent()
         given: dict[str, wire.URLInfo] = {}
+
         async for info in crawler.stub.GetURLs(params, timeout=5):
             self.ledger.note_fetch(info.url, self.lease)
             given[info.url] = info
+
         if not given:
             await asyncio.sleep(0.1)
             return
+
         items = [self._to_item(info) for info in given.values()]
         for url in given:
             self.ledger.given_until.pop(url, None)  # from now on it may be given to another before this one hears of it
+
         async for ack in crawler.stub.PutURLs(iter(items), timeout=20):
             if ack.status == OK:
                 self._note_stored(ack.ID, items)
@@ -145,12 +152,14 @@ async def _hurt(server: EmbeddedServer, kills: "asyncio.Queue[None]", ledger: Fe
         before = ledger.stored.total()
         await wait_until(lambda: ledger.stored.total() > before + 300, "URLs are fetched and put", seconds=60)  # noqa: B023 — awaited here
         ledger.uncertain_until = float("inf")
+
         if number == 1:
             await kill_and_restart(server)
         else:
             kills.put_nowait(None)
             await asyncio.sleep(0.5)
             ledger.given_until.clear()  # leases end with their process
+
         async with crawling(address):
             ledger.uncertain_until = time.monotonic() + GRACE_SECONDS
 
@@ -162,8 +171,11 @@ async def _has_completed_all(crawler: Crawler) -> bool:
 async def test_urls_survive_the_kills_of_frontier_and_server(settings: Settings, tmp_path: Path) -> None:
     """No acknowledged put is lost, each URL ends completed with its fetches, and is not given again after that."""
     urls = {f"http://host{number % HOSTS}.org/{number}" for number in range(URLS)}
-    address, kind = f"127.0.0.1:{find_free_port()}", f"kind-{uuid.uuid4().hex[:8]}"
-    ledger, stopping, kills = FetchLedger(), asyncio.Event(), asyncio.Queue[None]()
+    address = f"127.0.0.1:{find_free_port()}"
+    kind = f"kind-{uuid.uuid4().hex[:8]}"
+    ledger = FetchLedger()
+    stopping = asyncio.Event()
+    kills = asyncio.Queue[None]()
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)
     began = time.monotonic()
     async with run_embedded(options) as server, asyncio.TaskGroup() as alongside:

@@ -14,8 +14,8 @@ import pytest
 
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
-from tests.crawlers import crawling
-from tests.processes import frontier_process, run_to_end
+from tests.support.crawlers import crawling
+from tests.support.processes import frontier_process, run_to_end
 
 VARIABLE = "URLFRONTIER_CHECKOUT"
 SUITE = {"URLFrontierServiceTest": 5, "DumpURLsTest": 2}

@@ -11,8 +11,8 @@ from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import PROGRAM
 from tests.conftest import wait_until
-from tests.disks import fill
-from tests.processes import run_to_end
+from tests.support.disks import fill
+from tests.support.processes import run_to_end
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -33,7 +33,8 @@ def stages() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 @pytest.mark.long
 def test_the_build_stage_makes_an_environment_that_runs(tmp_path: Path) -> None:
     """From what it copies alone, with the versions of uv.lock, and without what only building needs."""
-    folder, environment = tmp_path / "src", tmp_path / "dormice"
+    folder = tmp_path / "src"
+    environment = tmp_path / "dormice"
     folder.mkdir()
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     env = {name: value for name, value in env.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}

@@ -12,10 +12,10 @@ from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.conftest import wait_until
-from tests.processes import bridge_process, worker_process
-from tests.receivers import Receiver, Seen, receiving
-from tests.records import producing
-from tests.topics import create_topic, read_records
+from tests.support.processes import bridge_process, worker_process
+from tests.support.receivers import Receiver, Seen, receiving
+from tests.support.records import producing
+from tests.support.topics import create_topic, read_records
 
 pytestmark = pytest.mark.timeout(120)  # a bridge and a worker begin and end in it
 

@@ -21,10 +21,11 @@ from shared.settings import Settings
 from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
-from tests.operations_pages import MARKUP, ServedPage, empty_server, make_handlers, serve_page, start_all
-from tests.page_windows import CHROMIUM, NO_CHROMIUM, launched_browser, opened_window
+from tests.support.operations_pages import MARKUP, ServedPage, empty_server, make_handlers, serve_page, start_all
+from tests.support.page_windows import CHROMIUM, NO_CHROMIUM, launched_browser, opened_window
 
-SOLO, PACKED = "feed", "price"
+SOLO = "feed"
+PACKED = "price"
 PACK = Pack(packs=2, size=1000, coalesce=timedelta(0))
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
 IDS = {SOLO: ["asleep", "steered", "a/b:c", "stopped"], PACKED: [f"berlin-{n}" for n in range(6)]}
@@ -53,6 +54,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     """One server, its workers, two pages and a browser for all tests of this module."""
     settings = Settings(task_queue_prefix="page", page_writes=True, patience=timedelta(seconds=20))
     handlers = make_handlers(SOLO, PACKED, PACK)
+
     async with AsyncExitStack() as stack:
         _, client = await stack.enter_async_context(empty_server(tmp_path_factory.mktemp("page")))
         await stack.enter_async_context(serving(client, settings, *handlers))
@@ -154,7 +156,8 @@ async def test_a_payload_is_hidden_until_asked_for_and_shows_as_it_is_written(st
         why = await page.locator(".because").inner_text()
         await page.goto(f"/messages/{kind}/gone-0")
         parked = await page.inner_text("main")
-        bold, title = await page.locator("main b").count(), await page.title()
+        bold = await page.locator("main b").count()
+        title = await page.title()
     view = await stage.reading.control.show(kind, message_id)
 
     assert "bold" not in hidden
@@ -177,7 +180,8 @@ async def test_what_only_looks_has_no_form_that_changes_anything(stage: Stage) -
 @pytest.mark.parametrize("kind", IDS)
 async def test_a_message_is_steered_with_reasons_and_asked_about_again(stage: Stage, kind: str) -> None:
     """Pause, resume, reschedule and priority take effect at once; stop asks first; the decisions have the reasons."""
-    message_id, control = IDS[kind][1], stage.writable.control
+    message_id = IDS[kind][1]
+    control = stage.writable.control
     async with opened(stage, stage.writable) as page:
         await sign_in(page, stage.writable)
         await page.goto(f"/messages/{kind}/{message_id}")
@@ -220,14 +224,16 @@ async def test_a_message_is_steered_with_reasons_and_asked_about_again(stage: St
 @pytest.mark.parametrize("kind", IDS)
 async def test_a_revision_begins_with_the_payload_and_keeps_what_was_typed(stage: Stage, kind: str) -> None:
     """The message's own view does not show the payload; what is refused stands in the form again, and says why."""
-    message_id, control = IDS[kind][2], stage.writable.control
+    message_id = IDS[kind][2]
+    control = stage.writable.control
     wrong = '{"text": "half\nof it'
     async with opened_window(stage.browser, stage.writable, is_refused=True) as page:
         await sign_in(page, stage.writable)
         await page.goto(f"/messages/{kind}/{quote(message_id, safe='')}")
         hidden = await page.content()
         await page.get_by_role("button", name="Revise").click()
-        payload, begun_with = page.get_by_label("Payload as JSON"), {"text": MARKUP}
+        payload = page.get_by_label("Payload as JSON")
+        begun_with = {"text": MARKUP}
         assert json.loads(await payload.input_value()) == begun_with
         await payload.fill(wrong)
         await page.get_by_label("Reason").fill("asked by Eva")
@@ -355,6 +361,7 @@ async def test_without_scripts_everything_works_by_links_and_forms(stage: Stage)
         await sign_in(page, stage.writable)
         for name in VIEWS:
             await page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
+
         await page.goto("/messages")
         await page.get_by_label("Kind").fill(SOLO)
         await page.get_by_role("button", name="Filter").click()
@@ -382,7 +389,8 @@ async def test_it_is_dark_where_the_system_is(stage: Stage) -> None:
 
 async def test_it_refreshes_while_somebody_looks_and_rests_while_nobody_does(stage: Stage) -> None:
     """What changes appears by itself and moves nothing; in the background it asks nothing, and goes on at once."""
-    control, asked = stage.reading.control, list[str]()
+    control = stage.reading.control
+    asked = list[str]()
     async with opened(stage, stage.reading) as page:
         await page.goto(f"/messages/{SOLO}/stopped")
         page.on("request", lambda request: asked.append(request.url))

@@ -16,10 +16,10 @@ from shared.settings import Settings
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
-from tests.databases import run_postgres
-from tests.outboxes import TableUnderTest, insert_row
-from tests.processes import kill_and_restart, outbox_process, worker_process
-from tests.records import Noted
+from tests.support.databases import run_postgres
+from tests.support.outboxes import TableUnderTest, insert_row
+from tests.support.processes import kill_and_restart, outbox_process, worker_process
+from tests.support.records import Noted
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -53,6 +53,7 @@ class Shop:
                 self.committed += 1
         except psycopg.OperationalError:
             return False
+
         return True
 
     async def open(self, stopping: asyncio.Event) -> None:
@@ -84,7 +85,9 @@ async def test_rows_survive_the_kills_of_outbox_database_and_server(
     settings: Settings, ledger: Ledger, tmp_path: Path
 ) -> None:
     """Of every message the last revision arrives, none acts twice or after a newer one, and no row is left."""
-    chance, noted, stopping = random.Random(7), Noted(ledger, PREFIX), asyncio.Event()
+    chance = random.Random(7)
+    noted = Noted(ledger, PREFIX)
+    stopping = asyncio.Event()
     soon = ("--set", f"workflow_task_timeout={settings.workflow_task_timeout.total_seconds():.0f}s")
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)
     with run_postgres() as database:

@@ -21,10 +21,11 @@ from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection
 from starter.web.tokens import Tokens
 from tests.conftest import serving, wait_until
-from tests.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
-from tests.page_windows import CHROMIUM, NO_CHROMIUM, launched_browser, opened_window, sign_in
+from tests.support.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
+from tests.support.page_windows import CHROMIUM, NO_CHROMIUM, launched_browser, opened_window, sign_in
 
-SOLO, PACKED = "feed", "price"
+SOLO = "feed"
+PACKED = "price"
 PACK = Pack(packs=1, size=1000, coalesce=timedelta(0))
 LONG = "x" * 120
 """A word without a place to break."""
@@ -62,14 +63,18 @@ class Stage:
 @pytest.fixture(scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     """One server, its workers, two pages and a browser for all tests of this module."""
-    folder, settings = tmp_path_factory.mktemp("widths"), Settings(task_queue_prefix="widths", page_writes=True)
+    folder = tmp_path_factory.mktemp("widths")
+    settings = Settings(task_queue_prefix="widths", page_writes=True)
     handlers = make_handlers(SOLO, PACKED, PACK)
+
     async with AsyncExitStack() as stack:
         _, client = await stack.enter_async_context(empty_server(folder))
         await stack.enter_async_context(serving(client, settings, *handlers))
         await start_all(client, settings, make_envelopes(), {PACKED: PACK})
+
         for gate in ("host:shop.example", f"host:{LONG}"):
             await GateControl(client, settings).close(gate, GateClosure.lasting(timedelta(hours=2), f"down: {LONG}"))
+
         tokens = load_tokens(folder)
         writable = await stack.enter_async_context(serve_page(client, settings, handlers, tokens))
         looking = dataclasses.replace(settings, page_writes=False)
@@ -117,7 +122,8 @@ async def measure_overhang(page: Page) -> float:
 async def test_no_page_is_wider_than_the_screen(stage: Stage, width: int, *, is_signed_in: bool) -> None:
     """Whoever looks at it, however long the names, reasons and payloads on it are, and with its table of numbers."""
     served = stage.writable if is_signed_in else stage.reading
-    overhangs, screen = dict[str, float](), {"width": width, "height": 800}
+    overhangs = dict[str, float]()
+    screen = {"width": width, "height": 800}
     async with opened_window(stage.browser, served, is_refused=True, viewport=screen) as page:
         if is_signed_in:
             await sign_in(page, TOKEN)

@@ -17,9 +17,9 @@ from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
-from tests import watching
 from tests.conftest import Start, wait_until
-from tests.processes import worker_process
+from tests.support import watching
+from tests.support.processes import worker_process
 
 pytestmark = [
     pytest.mark.timeout(120),  # a worker process and a Prometheus begin and end in it
@@ -49,6 +49,7 @@ async def prometheus(tmp_path: Path, metrics_address: str) -> AsyncGenerator[htt
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{find_free_port()}"
     options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": address}
+
     with (tmp_path / "prometheus.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             "prometheus",
@@ -57,6 +58,7 @@ async def prometheus(tmp_path: Path, metrics_address: str) -> AsyncGenerator[htt
             stdout=log,
             stderr=log,
         )
+
     try:
         async with httpx.AsyncClient(base_url=f"http://{address}/api/v1", trust_env=False, timeout=30) as http:
             yield http

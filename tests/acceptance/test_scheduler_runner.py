@@ -25,9 +25,9 @@ from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
-from tests.records import producing
 from tests.scheduler_runner import KIND_VARIABLE
-from tests.topics import create_topic, read_records
+from tests.support.records import producing
+from tests.support.topics import create_topic, read_records
 
 ROOT = Path(__file__).parents[2]
 SHIM = ROOT / "tests" / "scheduler_runner"
@@ -36,7 +36,8 @@ SUM = "h1:pPhOVD7wl7+xw7sadmdTSMNot/OkhLjyNHsn+BG14V0="
 PAGE = (ROOT / "docs" / "moving-in.md").read_text("utf-8")
 SECTION = PAGE.partition("## From a Kafka scheduler")[2].partition("\n## ")[0]
 COMMAND = re.compile(r"^ *(?:\$|>  ) (dormice .*?)(?: &&)?$", re.MULTILINE)
-BUILD_SECONDS, RUN_SECONDS = 600, 420
+BUILD_SECONDS = 600
+RUN_SECONDS = 420
 
 pytestmark = pytest.mark.xdist_group("scheduler")  # its programs are built once, in one of the suite's processes
 
@@ -60,17 +61,21 @@ async def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     if (go := shutil.which("go")) is None:
         pytest.skip("go is not installed")
+
     folder = tmp_path_factory.mktemp("scheduler") / "source"
     known = json.loads(await _run([go, "mod", "download", "-json", MODULE], folder.parent, BUILD_SECONDS))
     assert known["Sum"] == SUM
     shutil.copytree(known["Dir"], folder)
+
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.stat().st_mode | 0o200)
+
     await _run([go, "build", "-o", "old-scheduler", "./cmd/kafka"], folder, BUILD_SECONDS)
     (folder / "runner" / "kafka" / "handler.go").unlink()
     shutil.copy(SHIM / "runner.go", folder / "runner" / "kafka" / "runner.go")
     shutil.copy(SHIM / "helper.go", folder / "internal" / "helper" / "helper.go")
     await _run([go, "test", "-c", "-o", "runner.test", "./runner/kafka"], folder, BUILD_SECONDS)
+
     return folder
 
 
@@ -226,6 +231,7 @@ async def _scheduler(programs: Path, broker: EmbeddedBroker, folder: Path) -> As
     process = await asyncio.create_subprocess_exec(
         programs / "old-scheduler", cwd=folder, env={**os.environ, **variables}, stdout=DEVNULL, stderr=DEVNULL
     )
+
     try:
         yield
         await _end(process)
@@ -258,5 +264,6 @@ async def _run(command: list[str], folder: Path, seconds: float, environment: di
         with contextlib.suppress(ProcessLookupError):  # what a failed test has left running
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+
     assert process.returncode == 0, f"{command}: {out.decode(errors='replace')[-20_000:]}"
     return out.decode(errors="replace")

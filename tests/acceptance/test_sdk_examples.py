@@ -20,7 +20,7 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve
-from tests.subjects import declare
+from tests.support.subjects import declare
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "examples" / "sdk"
@@ -28,7 +28,8 @@ PAGE = ROOT / "docs" / "sdk-examples.md"
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 MANY = Pack(packs=97, size=1000, coalesce=timedelta(0))
-PLAIN_IDS, OTHER_IDS = ("ada", "a/b:c d", "x"), ("käfer-🐭",)
+PLAIN_IDS = ("ada", "a/b:c d", "x")
+OTHER_IDS = ("käfer-🐭",)
 
 Make = Callable[[], Awaitable[list[str]]]
 
@@ -65,6 +66,7 @@ async def run(command: list[str], folder: Path, seconds: float, **variables: str
     """Run a program to its end and give what it printed; fails with its own words."""
     pipe = asyncio.subprocess.PIPE
     env = {**os.environ, **variables}
+
     process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=env, stdout=pipe, stderr=pipe)
     try:
         async with asyncio.timeout(seconds):
@@ -73,6 +75,7 @@ async def run(command: list[str], folder: Path, seconds: float, **variables: str
         if process.returncode is None:
             process.kill()
             await process.wait()
+
     assert process.returncode == 0, f"{command}: {out.decode()}{err.decode()}"
     return out.decode()
 

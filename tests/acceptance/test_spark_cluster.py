@@ -11,10 +11,10 @@ import pytest
 from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from starter.local.embedded import EmbeddedServer
-from tests.clusters import run_cluster
-from tests.manifests import write_manifest
-from tests.processes import run_to_end
-from tests.wheels import build_wheel, install_extras, make_environment
+from tests.support.clusters import run_cluster
+from tests.support.manifests import write_manifest
+from tests.support.processes import run_to_end
+from tests.support.wheels import build_wheel, install_extras, make_environment
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -70,7 +70,8 @@ def run(server: EmbeddedServer, settings: Settings, tmp_path: Path) -> Run:
 
 async def test_a_cluster_prepares_and_starts(run: Run, programs: Path, cluster: str, rows: Path) -> None:
     """`--master` is all that differs from this machine alone."""
-    dormice, place = programs / "dormice", ("--master", cluster, "--conf", "spark.executor.memory=512m")
+    dormice = programs / "dormice"
+    place = ("--master", cluster, "--conf", "spark.executor.memory=512m")
 
     prepared = await run(dormice, "spark", "prepare", rows, "manifest", *place)
     started = await run(dormice, "spark", "start", "manifest", "--json", *place)

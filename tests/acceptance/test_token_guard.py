@@ -15,7 +15,7 @@ from temporalio.client import WorkflowHandle
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from tests.conftest import Start, wait_until
-from tests.wheels import ROOT, build_wheel, make_environment
+from tests.support.wheels import ROOT, build_wheel, make_environment
 
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.timeout(180)]
 
@@ -63,10 +63,12 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture
 async def port(programs: Path, server: EmbeddedServer, settings: Settings, tmp_path: Path) -> AsyncIterator[int]:
     """Where `dormice serve` answers, with tokens."""
-    tokens, log = tmp_path / "tokens.toml", tmp_path / "serve.log"
+    tokens = tmp_path / "tokens.toml"
+    log = tmp_path / "serve.log"
     tokens.write_text(TOKENS.format(token=TOKEN))
     tokens.chmod(0o600)
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *(str(programs / "dormice"), "serve", "--port", "0", "--page-writes"),
@@ -81,6 +83,7 @@ async def port(programs: Path, server: EmbeddedServer, settings: Settings, tmp_p
             stdout=output,
             stderr=output,
         )
+
     try:
         pattern = re.compile(r"HTTP API at http://127\.0\.0\.1:(\d+)")
         await wait_until(lambda: pattern.search(log.read_text()) or process.returncode is not None, "it listens", 90)

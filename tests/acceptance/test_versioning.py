@@ -29,12 +29,13 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.processes import ROOT
-from tests.subjects import PACK, Subject
+from tests.support.processes import ROOT
+from tests.support.subjects import PACK, Subject
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]  # a minute where the machine is free
 
-ONE, OTHER = "one", "other"
+ONE = "one"
+OTHER = "other"
 BUSY = ("looping", "medium", "moving")
 LIVES = {
     "looping": ("short", "again"),
@@ -45,7 +46,7 @@ LIVES = {
     "paused": ("short", "sleep"),
     "parked": ("short", "reject"),
 }
-"""Where each message begins, and what its handler in `tests.versioned_lives` does with it."""
+"""Where each message begins, and what its handler in `tests.support.versioned_lives` does with it."""
 PATIENCE = 100.0
 CYCLES = 6  # more than a run has: every message continues as new on the way
 
@@ -66,10 +67,12 @@ class Stage:
         """Run a worker of one build until it has drained."""
         arguments = ("-m", "worker", "--processes", "1", "--drain-seconds", "1")
         environment = {**self.environment, "PYTHONPATH": str(ROOT), "DORMICE_BUILD_ID": build}
+
         with (self.folder / f"{build}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", *arguments), env=environment, stderr=log, cwd=self.folder
             )
+
         try:
             yield process
             process.terminate()
@@ -93,7 +96,8 @@ class Stage:
 
     def subjects(self, *names: str) -> list[Subject]:
         """Give those messages, solo and packed."""
-        kind, control = self.environment["VERSIONED_KIND"], Control(self.client, self.settings)
+        kind = self.environment["VERSIONED_KIND"]
+        control = Control(self.client, self.settings)
         solo = [Subject(self.client, control, "solo", kind, f"{self.prefix}-{name}") for name in names]
         return solo + [Subject(self.client, control, "pack", f"{s.kind}-packed", f"{s.id}-packed") for s in solo]
 
@@ -156,13 +160,14 @@ def stage(
     message_id: Callable[[], str],
 ) -> Stage:
     """Nobody works yet."""
-    prefix, folder = message_id(), Path(os.environ[LEDGER_VARIABLE]).parent
+    prefix = message_id()
+    folder = Path(os.environ[LEDGER_VARIABLE]).parent
     environment = os.environ | {
         "TEMPORAL_ADDRESS": server.address,
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
         "DORMICE_DEPLOYMENT_NAME": settings.task_queue_prefix,
-        "DORMICE_HANDLERS": "tests.versioned_lives",
+        "DORMICE_HANDLERS": "tests.support.versioned_lives",
         "VERSIONED_KIND": f"versioned-{prefix}",
     }
     return Stage(client, settings, folder, environment, prefix, ledger)

@@ -16,7 +16,7 @@ from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, Start, wait_until
-from tests.web_ui import WebUi, find_chromium, open_web_ui
+from tests.support.web_ui import WebUi, find_chromium, open_web_ui
 
 PAGE = Path(__file__).parents[2] / "docs" / "web-ui.md"
 CHROMIUM = find_chromium() or ""

@@ -25,6 +25,7 @@ async def receiver() -> AsyncIterator[str]:
     """The example as a process of its own; gives its URL, and skips without Node."""
     if (node := shutil.which("node")) is None:
         pytest.skip("node is not installed")
+
     process = await asyncio.create_subprocess_exec(
         node, str(SOURCE), env={**os.environ, "WEBHOOK_KEY": KEY}, stdout=asyncio.subprocess.PIPE
     )

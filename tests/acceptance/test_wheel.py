@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from starter.local.project import FILES
-from tests.wheels import ROOT, build_wheel, make_environment, run
+from tests.support.wheels import ROOT, build_wheel, make_environment, run
 
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.timeout(240)]
 

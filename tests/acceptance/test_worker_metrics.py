@@ -16,9 +16,9 @@ from shared.messages.message import MessageState
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.steering.keepers import GateControl, IdleControl
-from tests.asleep import start_asleep
 from tests.conftest import Start, wait_until
-from tests.processes import worker_process
+from tests.support.asleep import start_asleep
+from tests.support.processes import worker_process
 
 pytestmark = pytest.mark.timeout(120)  # worker processes begin and end in it
 
@@ -94,7 +94,8 @@ async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
     server: EmbeddedServer, settings: Settings, client: Client, message_id: Callable[[], str], metrics_address: str
 ) -> None:
     """The leader publishes it, in whichever process it is."""
-    queue, now = task_queue(settings.task_queue_prefix, "short"), time.time()
+    queue = task_queue(settings.task_queue_prefix, "short")
+    now = time.time()
     for _ in range(3):
         state = MessageState("echo", message_id(), "short", now + 7200, now - 1, payload={"delay": 36000})
         await start_asleep(client, queue, state, now)

@@ -37,7 +37,7 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.steering.keepers import IdleControl
 from tests.conftest import Start, wait_until
-from tests.processes import is_gone
+from tests.support.processes import is_gone
 from worker.processes import DEATHS_MAX, ChildProcess
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time

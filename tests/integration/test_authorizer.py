@@ -141,6 +141,7 @@ def _ask_who_calls(folder: Path, keys_at: str) -> Path:
     configuration["services"]["internal-frontend"] = {"rpc": door}
     path = folder / "asks.yaml"
     path.write_text(json.dumps(configuration))
+
     return path
 
 

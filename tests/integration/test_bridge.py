@@ -25,10 +25,10 @@ from starter.records.dead_letters import DeadLetter
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.starting.bulk import BulkStarter
-from tests.bridges import run_bridge
 from tests.conftest import Serve, wait_until
-from tests.subjects import declare
-from tests.topics import committed_lag, create_topic
+from tests.support.bridges import run_bridge
+from tests.support.subjects import declare
+from tests.support.topics import committed_lag, create_topic
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 

@@ -25,11 +25,19 @@ from starter.records.dead_letters import SUFFIX
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.starting.bulk import BulkStarter
-from tests.bridges import is_running, run_bridge
 from tests.conftest import Serve, wait_until
-from tests.records import producing
-from tests.subjects import declare
-from tests.topics import commit, committed_lag, configure_topic, create_topic, make_again, read_progress, read_records
+from tests.support.bridges import is_running, run_bridge
+from tests.support.records import producing
+from tests.support.subjects import declare
+from tests.support.topics import (
+    commit,
+    committed_lag,
+    configure_topic,
+    create_topic,
+    make_again,
+    read_progress,
+    read_records,
+)
 
 PARTITIONS = 3
 PACK = Pack(packs=10, size=1000, coalesce=timedelta(0))
@@ -81,7 +89,8 @@ async def test_dead_letters_that_nobody_takes_hold_up_their_partition_alone(
             return [x.committed for x in await read_progress(broker.address, kind, f"group-{kind}", PARTITIONS)]
 
         await wait_until(lambda: _equals(progress, [0, 1, 1]), "only theirs is committed")
-        meanwhile, blocked = dict(seen), [*bridge.intake.blocked]
+        meanwhile = dict(seen)
+        blocked = [*bridge.intake.blocked]
         await configure_topic(broker.address, kind + SUFFIX, max_message_bytes=1_000_000)
         await wait_until(lambda: len(seen) == PARTITIONS, "it goes on by itself")
         await wait_until(lambda: _equals(progress, [2, 1, 1]), "nothing is left")

@@ -334,7 +334,9 @@ async def test_a_stream_that_trickles_has_its_messages_started_meanwhile(
     client: Client, settings: Settings, kind: str
 ) -> None:
     """What is packed waits for more of its pack, but not for a stream that gives one after the other without an end."""
-    given, found, is_told = 0, list[StartOutcome](), asyncio.Event()
+    given = 0
+    found = list[StartOutcome]()
+    is_told = asyncio.Event()
 
     async def trickle() -> AsyncIterator[tuple[None, Envelope]]:
         nonlocal given
@@ -356,7 +358,9 @@ async def test_a_stream_that_never_pauses_has_its_messages_started_meanwhile(
 ) -> None:
     """Also of more than a few that wait for others of their pack none waits for long while the server has room."""
     monkeypatch.setattr(bulk, "GATHERED_SECONDS", 3.0)
-    given, found, is_told = 0, list[StartOutcome](), asyncio.Event()
+    given = 0
+    found = list[StartOutcome]()
+    is_told = asyncio.Event()
 
     async def flow() -> AsyncIterator[tuple[int, Envelope]]:
         nonlocal given

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from activities import Again, Context, Message, cron, handler
 from shared.messages.signals import RunNow
 from tests.conftest import Begin, Serve, wait_until
-from tests.subjects import Subject
+from tests.support.subjects import Subject
 
 HOUR = timedelta(hours=1)
 
@@ -26,7 +26,8 @@ async def test_a_run_before_its_moment_counts_for_it_only_within_early(serve: Se
         return (await message.status())["due_at_epoch"]
 
     async with serve(visit, lanes=("short",)):
-        strict, relaxed = await begin(kind, payload=0), await begin(kind, payload=3)
+        strict = await begin(kind, payload=0)
+        relaxed = await begin(kind, payload=3)
         due = [await find_due(strict, 1), await find_due(relaxed, 1)]
         for _ in range(2):
             for message in (strict, relaxed):

@@ -19,10 +19,8 @@ async def test_a_lane_has_one_canary_however_many_workers_begin(
     client: Client, settings: Settings, serve: Serve, control: Control
 ) -> None:
     """It comes back a minute later on its lane, is pulled forward by nobody, and one that is stopped is begun anew."""
-    wanted, name = (
-        dataclasses.replace(settings, canary_lanes=("medium",)),
-        task_queue(settings.task_queue_prefix, "medium"),
-    )
+    wanted = dataclasses.replace(settings, canary_lanes=("medium",))
+    name = task_queue(settings.task_queue_prefix, "medium")
     handle = client.get_workflow_handle(workflow_id(CANARY, name))
 
     async def has_run() -> float | None:

@@ -23,8 +23,8 @@ from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
 from shared.messages.signals import Pause, Stop
 from shared.settings import Settings
 from tests.conftest import Begin, Serve, wait_until
-from tests.replayer import make_replayer
-from tests.subjects import Subject
+from tests.support.replayer import make_replayer
+from tests.support.subjects import Subject
 from workflows.keepers import IdleWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
@@ -65,6 +65,7 @@ async def calls(serve: Serve, kind: str) -> AsyncIterator[Calls]:
         calls.begun[call] += 1
         if message.payload == "slow":
             await calls.gate.wait()
+
         calls.finished[call] += 1
         match message.payload, message.version:
             case "parked", _:
@@ -87,12 +88,14 @@ async def bring_to(phase: str, lane: str, calls: Calls, begin: Begin, kind: str)
     await wait_until(lambda: calls.begun[message.id, 0], "the handler was called")
     if phase == "running":
         return message
+
     await wait_until(
         lambda: message.has(state="parked" if phase == "parked" else "active", version=phase != "parked"), "decided"
     )
     if phase == "paused":
         await message.send_from_sdk(Pause())
         await wait_until(lambda: message.has(state="paused"), "it is paused")
+
     return message
 
 

@@ -30,10 +30,10 @@ from dormice.celery import DormiceTask, give_back
 from shared.settings import Secret, Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
-from tests.celery_app import Place, celery_worker, make_app, read_notes
-from tests.celery_places import running_place, running_redis, sending, serving_api
 from tests.conftest import Serve, wait_until
-from tests.processes import kill, worker_process
+from tests.support.celery_app import Place, celery_worker, make_app, read_notes
+from tests.support.celery_places import running_place, running_redis, sending, serving_api
+from tests.support.processes import kill, worker_process
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Call to deprecated setex")]  # by Celery
 
@@ -122,7 +122,8 @@ async def test_a_held_task_reaches_the_broker_as_celery_sends_it(serve: Serve, p
         "elsewhere": {"queue": TOPIC, "routing_key": "order.1"},
         "ignored": {"ignore_result": True, "delivery_mode": 1},
     }
-    usual, held = Queues(place), Queues(place)
+    usual = Queues(place)
+    held = Queues(place)
     for base, goes in ((Task, usual), (DormiceTask, held)):
         add = make_app(place, base, **NO_RESULTS).tasks["add"]
         for task_id, options in cases.items():
@@ -164,6 +165,7 @@ async def test_tasks_wait_here_and_are_done_by_celerys_workers(serve: Serve, pla
     place = replace(place, threshold=0.5)
     app = make_app(place)
     add, note, again = (app.tasks[name] for name in ("add", "note", "try_again"))
+
     async with celery_worker(place, tmp_path / "celery.log"), sending(serve, place):
         revoked = await call(note.apply_async, ("revoked",), countdown=4)
         part = await call(chord([add.s(1, 1).set(countdown=4), add.s(2, 2)], add.s(0)).apply_async)
@@ -180,9 +182,11 @@ async def test_tasks_wait_here_and_are_done_by_celerys_workers(serve: Serve, pla
         await call(revoked.revoke)
         await call(part.parent.results[0].revoke)
         assert [await find_result(result) for result in (at_once, *results)] == [2, 3, 2, 4, [0, 2, 4], 6]
+
         for lost in (revoked, part.parent.results[0]):
             with pytest.raises(TaskRevokedError):
                 await find_result(lost)
+
         await wait_until(lambda: read_notes(place) == ["3 linked"], "the link was called")
 
 
@@ -190,8 +194,10 @@ async def test_tasks_wait_here_and_are_done_by_celerys_workers(serve: Serve, pla
 @pytest.mark.parametrize("encoding", ["solo"])
 async def test_tasks_that_wait_in_workers_move_in_and_back(serve: Serve, place: Place, tmp_path: Path) -> None:
     """As docs/moving-in.md says: with what follows them, under their ids, and while workers go on."""
-    usual, app = make_app(place, Task), make_app(place)
-    add, note = usual.tasks["add"], usual.tasks["note"]
+    usual = make_app(place, Task)
+    app = make_app(place)
+    add = usual.tasks["add"]
+    note = usual.tasks["note"]
     eta = datetime.now(UTC) + timedelta(hours=1)
     async with celery_worker(place, tmp_path / "old.log", base="Task") as old:
         chained = await call(chain(add.s(1, 2), add.s(3)).apply_async, eta=eta)
@@ -259,7 +265,8 @@ async def is_known(place: Place, task_id: str) -> bool:
 @pytest.mark.parametrize("encoding", ["solo"])
 async def test_what_dormice_cannot_hold_goes_to_the_workers(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A payload that is too large or no JSON; so does all of an application that runs its tasks eagerly."""
-    app, queues = make_app(place, **NO_RESULTS), Queues(place)
+    app = make_app(place, **NO_RESULTS)
+    queues = Queues(place)
     await call(app.tasks["note"].apply_async, ("x" * 5000,), countdown=60, task_id="large")
     await call(app.tasks["note"].apply_async, countdown=60, task_id="odd", headers={"bytes": UUID(int=1)})
 
@@ -336,6 +343,7 @@ async def test_a_worker_that_is_killed_loses_no_task(
 
 async def hold_notes(place: Place) -> None:
     """Hold many tasks that are due soon."""
-    note, prefix = make_app(place, **NO_RESULTS).tasks["note"], uuid4().hex
+    note = make_app(place, **NO_RESULTS).tasks["note"]
+    prefix = uuid4().hex
     for number in range(COUNT):
         await call(note.apply_async, (number,), countdown=3, task_id=f"{prefix}-{number}")

@@ -30,7 +30,7 @@ from starter.web.server import serving
 from starter.web.tokens import Tokens
 from tests.conftest import Serve, wait_until
 from tests.integration.test_control import registry_of
-from tests.subjects import Subject
+from tests.support.subjects import Subject
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -269,13 +269,16 @@ async def test_whatever_else_the_api_has_is_called(worked: dormice.Client, kind:
     await wait_until(lambda: count("parked"), "one is parked, and indexed")
     await wait_until(lambda: _is(count("active"), len(envelopes)), "all are indexed")
     query = {"kind": kind, "state": "active", "due_before": LATER + timedelta(days=1), "limit": 1000}
-    found, cursor = list[dict[str, Any]](), ""
+    found = list[dict[str, Any]]()
+    cursor = ""
     while cursor is not None:
         page = await worked.call("GET", "/v1/messages", {**query, "cursor": cursor})
-        found, cursor = found + page["messages"], page["cursor"]
+        found = found + page["messages"]
+        cursor = page["cursor"]
     (parked,) = (await worked.call("GET", "/v1/messages", {"kind": kind, "state": "parked"}))["messages"]
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-    path, closing = f"/v1/gates/{kind}.example", {"opens_at": until, "reason": "asked for it"}
+    path = f"/v1/gates/{kind}.example"
+    closing = {"opens_at": until, "reason": "asked for it"}
     closure = await worked.call("PUT", path, body=closing)
     closed = [each["gate"] for each in (await worked.call("GET", "/v1/gates"))["gates"]]
     await worked.call("DELETE", path)
@@ -360,10 +363,13 @@ async def test_calls_wait_for_an_api_that_comes_back(
                 await hasty.call("GET", "/v1/kinds")
             with pytest.raises(dormice.RetryLater, match="does not answer"):
                 [_ async for _ in hasty.start_many([dormice.Envelope(kind, "b")], idempotency_key="x")]
+
         async with api.serving():
             ada = await starting
+
         with pytest.raises(errors.RetryLater, match=r"the HTTP API at .* does not answer"):
             await ada.result(timeout=timedelta(seconds=1))
+
         revising = asyncio.ensure_future(ada.revise(2))
         async with api.serving():
             await revising
@@ -386,6 +392,7 @@ class Cut:
         is_cut = self.connections <= self.count
         there, back = await asyncio.open_connection("127.0.0.1", self.port)
         sending = asyncio.create_task(self._copy(reader, back))
+
         try:
             with contextlib.suppress(ConnectionError):
                 if is_cut:
@@ -463,12 +470,14 @@ async def test_a_wrong_address_or_token_is_for_a_person_to_correct(
     """One sentence, at once, without repeating anything; the environment is read where nothing is given."""
     (tmp_path / "tokens").write_text('[reader]\ntoken = "reader-0123456789"\n')
     (tmp_path / "token").write_text("reader-0123456789\n")
+
     api.tokens = Tokens.load(tmp_path / "tokens")
     async with api.serving():
         monkeypatch.setenv("DORMICE_API_URL", f"{api.url}/")
         async with dormice.connect() as herd:
             with pytest.raises(dormice.Misconfigured, match="Authorization: names no token that is known"):
                 await herd.call("GET", "/v1/kinds")
+
         monkeypatch.setenv("DORMICE_API_TOKEN_FILE", str(tmp_path / "token"))
         async with dormice.connect() as herd:
             assert [each["kind"] for each in (await herd.call("GET", "/v1/kinds"))["kinds"]] == [kind]
@@ -476,9 +485,11 @@ async def test_a_wrong_address_or_token_is_for_a_person_to_correct(
                 await herd.start(kind, ID)
             with pytest.raises(dormice.Misconfigured, match="this token is for reading"):
                 [_ async for _ in herd.start_many([dormice.Envelope(kind, ID)])]
+
         async with dormice.connect(f"{api.url}/else", "reader-0123456789") as herd:
             with pytest.raises(dormice.Misconfigured, match="there is nothing at '/else/v1/kinds'"):
                 await herd.call("GET", "/v1/kinds")
+
     for url, sentence in [
         ("127.0.0.1:8235", "url: is '127.0.0.1:8235', which is no address of HTTP; write it like http://"),
         ("ftp://example.org", "url: is 'ftp://example.org', which is no address of HTTP"),
@@ -486,10 +497,12 @@ async def test_a_wrong_address_or_token_is_for_a_person_to_correct(
     ]:
         with pytest.raises(dormice.Misconfigured, match=sentence), dormice.connect_sync(url):
             pass
+
     monkeypatch.setenv("DORMICE_API_TOKEN_FILE", str(tmp_path / "nothing"))
     with pytest.raises(dormice.Misconfigured, match=r"DORMICE_API_TOKEN_FILE: .*nothing can't be read"):
         async with dormice.connect():
             pass
+
     with pytest.raises(dormice.Misconfigured, match="token: has characters that no HTTP header may have"):
         async with dormice.connect(token="a\nb"):  # noqa: S106 — no secret
             pass
@@ -511,7 +524,8 @@ async def test_only_what_may_pass_is_repeated() -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             status, headers, document = next(left)
-            kind, body = "json" if status.startswith("200") else "problem+json", json.dumps(document)
+            kind = "json" if status.startswith("200") else "problem+json"
+            body = json.dumps(document)
             head = f"HTTP/1.1 {status}\r\nContent-Type: application/{kind}\r\nContent-Length: {len(body)}\r\n"
             writer.write(f"{head}{headers}Connection: close\r\n\r\n{body}".encode())
             await writer.drain()

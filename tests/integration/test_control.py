@@ -36,7 +36,7 @@ from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts
 from starter.steering.status.listing import ListedMessage
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.subjects import PACK, Subject, declare, names
+from tests.support.subjects import PACK, Subject, declare, names
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 

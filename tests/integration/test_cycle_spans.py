@@ -19,8 +19,8 @@ from shared.telemetry.sdk import start_telemetry
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.steering.keepers import GateControl
 from tests.conftest import Begin, serving, wait_until
-from tests.receivers import Receiver, Seen, receiving
-from tests.topics import create_topic, read_records
+from tests.support.receivers import Receiver, Seen, receiving
+from tests.support.topics import create_topic, read_records
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 

@@ -21,8 +21,8 @@ from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, LetterState, TopicMissing, open_box
 from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter, find_origin
 from starter.records.record import Record
-from tests.operations_pages import serve_page
-from tests.topics import create_topic
+from tests.support.operations_pages import serve_page
+from tests.support.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
 

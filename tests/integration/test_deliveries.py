@@ -20,7 +20,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
 from tests.conftest import Serve, wait_until
-from tests.subjects import Subject, declare
+from tests.support.subjects import Subject, declare
 
 Deliver = Callable[..., Awaitable[Receipt[None]]]
 Calls = list[tuple[int, Any]]

@@ -35,10 +35,10 @@ from starter.records.dead_letters import SUFFIX
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, Start, wait_until
-from tests.processes import worker_process
-from tests.sources import documented_checks
-from tests.subjects import declare
-from tests.topics import create_topic
+from tests.support.processes import worker_process
+from tests.support.sources import documented_checks
+from tests.support.subjects import declare
+from tests.support.topics import create_topic
 from worker.main import HEARTBEAT
 from workflows.message_workflow import MessageWorkflow
 

@@ -19,8 +19,8 @@ from shared.settings import Settings
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, pack_attributes_at_start
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
-from tests.asleep import start_asleep
 from tests.conftest import wait_until
+from tests.support.asleep import start_asleep
 
 HOUR = 3600.0
 

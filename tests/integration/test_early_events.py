@@ -15,8 +15,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from shared.messages.json_value import decode_json
 from worker.lanes.early_events import TimelyRunner
 
-CLOCKS, CACHED, SLOTS = 12, 8, 4
-SIGNALLERS, SIGNALS = 6, 100
+CLOCKS = 12
+CACHED = 8
+SLOTS = 4
+SIGNALLERS = 6
+SIGNALS = 100
 ASKERS = 8
 
 Clock = WorkflowHandle["Clocked", None]
@@ -97,6 +100,7 @@ def find_flaws(history: WorkflowHistory) -> list[str]:
     """Give the tasks that have failed, and those that wrote down another time than the one at which they began."""
     begun: dict[int, float] = {}
     flaws: list[str] = []
+
     for event in history.events:
         if event.HasField("workflow_task_failed_event_attributes"):
             flaws.append(event.workflow_task_failed_event_attributes.failure.message)
@@ -108,4 +112,5 @@ def find_flaws(history: WorkflowHistory) -> list[str]:
             at = begun[written.workflow_task_completed_event_id]
             if moment != at:
                 flaws.append(f"event {event.event_id} says {moment}, its task began at {at}")
+
     return flaws

@@ -44,8 +44,8 @@ from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl, IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
-from tests.replayer import make_replayer
-from tests.subjects import Subject, declare
+from tests.support.replayer import make_replayer
+from tests.support.subjects import Subject, declare
 from workflows.guards import sealed_signals
 from workflows.guards.sealed_signals import NO_KEY, NO_ROOM
 from workflows.keepers import LayoutWorkflow
@@ -60,7 +60,8 @@ def new_key(key_id: str) -> str:
     return f"{key_id}:{base64.b64encode(os.urandom(32)).decode()}"
 
 
-OLD, NEW = new_key("old"), new_key("new")
+OLD = new_key("old")
+NEW = new_key("new")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,8 @@ AT_ONCE = "2020-01-01T00:00:00Z"
 
 async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
     """Through cycles on two lanes, new runs, signals, queries, results, parking; what is not encrypted is found."""
-    word, control = stage.word, stage.control
+    word = stage.word
+    control = stage.control
     async with stage.serve():
         living = await stage.begin("living", cycles=3)
         ending = await stage.begin("ending", ends=True)
@@ -189,9 +191,11 @@ async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
 
 async def test_the_files_hold_no_plaintext_of_a_failure(stage: Stage) -> None:
     """Neither messages, details nor traces; who has the key reads all of it."""
-    word, queue = stage.word, stage.settings.task_queue_prefix
+    word = stage.word
+    queue = stage.settings.task_queue_prefix
     runner = UnsandboxedWorkflowRunner()
-    flows, activities = [FailsWithText], [fail_with_text]
+    flows = [FailsWithText]
+    activities = [fail_with_text]
     async with Worker(stage.client, task_queue=queue, workflows=flows, activities=activities, workflow_runner=runner):
         with pytest.raises(WorkflowFailureError) as caught:
             await stage.client.execute_workflow(FailsWithText.run, word, id=f"fails-{queue}", task_queue=queue)
@@ -204,7 +208,8 @@ async def test_the_files_hold_no_plaintext_of_a_failure(stage: Stage) -> None:
 
 async def test_what_is_kept_beside_messages_is_encrypted_and_read_again(stage: Stage) -> None:
     """Gates with a person's reason, and what idle capacity is about, which comes in heartbeats."""
-    gates, idle = GateControl(stage.client, stage.settings), IdleControl(stage.client, stage.settings)
+    gates = GateControl(stage.client, stage.settings)
+    idle = IdleControl(stage.client, stage.settings)
 
     async def tell_doing() -> str:
         doing = (await idle.status("medium")).doing
@@ -229,7 +234,8 @@ async def test_old_messages_live_on_after_a_rotation(stage: Stage) -> None:
         await subject.send(RunNow(f"{stage.word} asked"))
         await wait_until(lambda: subject.has(version=2), "it has run under the old key")
 
-    rotated, forgetful = await stage.having(NEW, OLD), await stage.having(NEW)
+    rotated = await stage.having(NEW, OLD)
+    forgetful = await stage.having(NEW)
     subject = rotated.see("old")
     async with rotated.serve():
         await subject.send(RunNow("asked"))
@@ -374,8 +380,10 @@ async def _tell_why(stage: Stage, name: str) -> str:
 
 async def test_a_worker_without_the_key_parks_nothing(stage: Stage) -> None:
     """The message waits a minute, says why, and no attempt is used up."""
-    prefix, lame = stage.settings.task_queue_prefix, await stage.having()
-    queue, runner = task_queue(prefix, "medium"), UnsandboxedWorkflowRunner()
+    prefix = stage.settings.task_queue_prefix
+    lame = await stage.having()
+    queue = task_queue(prefix, "medium")
+    runner = UnsandboxedWorkflowRunner()
     async with HttpClient(stage.settings) as http:
         registry = Registry([("the test", tell(stage.kind))])
         dispatch = Dispatch(

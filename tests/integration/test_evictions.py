@@ -23,7 +23,7 @@ from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
 from tests.replay.scenarios import live, serve_lives
-from tests.replayer import make_replayer
+from tests.support.replayer import make_replayer
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan

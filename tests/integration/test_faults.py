@@ -18,8 +18,8 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.processes import kill_and_restart, worker_process
-from tests.subjects import declare
+from tests.support.processes import kill_and_restart, worker_process
+from tests.support.subjects import declare
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -113,7 +113,9 @@ async def test_worker_and_server_killed_while_signals_arrive_lose_nothing(
 
 async def _rain(server: EmbeddedServer, settings: Settings, names: list[str], ledger: Ledger) -> int:
     """Send signals, retrying those that the absent server did not take, until every message is done."""
-    control, accepted = Control(await server.connect(), settings), 0
+    control = Control(await server.connect(), settings)
+    accepted = 0
+
     while not _is_done(ledger, names):
         for name in names[::7]:
             try:
@@ -122,6 +124,7 @@ async def _rain(server: EmbeddedServer, settings: Settings, names: list[str], le
             except (RetryLater, MessageNotFound):
                 await asyncio.sleep(0.2)
         await asyncio.sleep(0.3)
+
     return accepted
 
 

@@ -30,14 +30,15 @@ from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
-from tests.subjects import declare
+from tests.support.subjects import declare
 from worker.lanes.measurements import LEAST_PER_SECOND
 from worker.main import HEARTBEAT
 
 pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it
 
 HOUR = 3600.0
-SOLO, PACKED = 400, 3500
+SOLO = 400
+PACKED = 3500
 """Those with a workflow of their own are what takes time, and few prove as much."""
 
 PACK = Pack(packs=10, size=1000)
@@ -95,7 +96,8 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
     unserved = await make_forecast(quiet, settings, begin, timedelta(hours=24))
     assert unserved.packed.silent == ["packed"]
     assert sum(map(sum, unserved.lanes.values())) > SOLO / 2, "what the index knows is counted all the same"
-    by_lane, by_kind = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    by_lane = Counter[tuple[str, int]]()
+    by_kind = Counter[tuple[str, int]]()
     for envelope in envelopes[1:-1]:
         assert envelope.scheduled_at is not None
         interval = bisect_right(found.edges, envelope.scheduled_at.timestamp()) - 1
@@ -109,7 +111,8 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
         (kind, n): count for kind, counts in found.due.items() for n, count in enumerate(counts) if count
     } == by_kind
     assert (found.packed.packs, found.packed.asked, sampled.packed.asked) == (10, 10, 5)
-    all_due, by_sample = sum(map(sum, found.lanes.values())), sum(map(sum, sampled.lanes.values()))
+    all_due = sum(map(sum, found.lanes.values()))
+    by_sample = sum(map(sum, sampled.lanes.values()))
     assert 0.9 < by_sample / all_due < 1.1, "half of the packs stand for all"
 
 
@@ -118,9 +121,12 @@ async def test_what_a_closed_gate_holds_is_counted_apart_and_is_due_when_it_open
     quiet: Client, settings: Settings, kind: str, encoding: str
 ) -> None:
     """Of a kind or a lane, in the forecast and on the board; what comes later, and others, are due in time."""
-    other, encodings, begin = f"{kind}-other", declare(encoding, kind), time.time()
+    other = f"{kind}-other"
+    encodings = declare(encoding, kind)
+    begin = time.time()
     due = {kind: (600.0, 1200.0, 3000.0, 5 * HOUR), other: (1800.0, 4 * HOUR)}
-    gates, control = GateControl(quiet, settings), Control(quiet, settings)
+    gates = GateControl(quiet, settings)
+    control = Control(quiet, settings)
 
     @handler(kind, encoding=encodings.get(kind))
     async def sleep(message: Message, ctx: Context) -> Again:
@@ -160,7 +166,8 @@ async def test_what_a_closed_gate_holds_is_counted_apart_and_is_due_when_it_open
 
         await wait_until(are_counted, "the index has all")
         await close(f"kind:{kind}", timedelta(hours=2))
-        for_a_while, by_kind = await foresee(), await foresee(by_kind=True)
+        for_a_while = await foresee()
+        by_kind = await foresee(by_kind=True)
         await close(f"kind:{kind}", HORIZON)
         for_good = await foresee()
         reader = BoardReader(quiet, settings, Selection(), 1.0, str)

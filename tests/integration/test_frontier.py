@@ -25,7 +25,8 @@ DAY = 86400
 async def running(client: Client, settings: Settings, kind: str, **options: Any) -> AsyncGenerator[Frontier]:
     """Run a frontier for the length of an `async with` block."""
     given: dict[str, Any] = {"kind": kind, "packs": 4, "drain": timedelta(seconds=5), **options}
-    frontier, stopping = Frontier(client, settings, FrontierOptions(**given)), asyncio.Event()
+    frontier = Frontier(client, settings, FrontierOptions(**given))
+    stopping = asyncio.Event()
     task = asyncio.create_task(frontier.run(stopping))
     try:
         await wait_until(frontier.started.is_set, "the frontier serves")
@@ -111,14 +112,17 @@ async def test_what_is_put_again_as_known_is_counted_once(client: Client, settin
     """Also by a process that has not seen it before, and when it was completed."""
     tomorrow = int(time.time()) + DAY
     urls = [make_url(f"http://a.org/{number}", tomorrow if number % 2 else 0) for number in range(6)]
+
     async with running(client, settings, kind) as frontier:
         await put_known(frontier, *urls)
         created = await read(frontier)
+
     async with running(client, settings, kind) as frontier:
         assert await discover(frontier, *(url.url for url in urls)) == [PutStatus.SKIPPED] * 6
         await put_known(frontier, *(replace(url, refetch_at=tomorrow + 1) for url in urls))
         assert frontier.count("", "") == QueueCounts(1, 6, 0, 0, 1)
         found = await read(frontier)
+
     assert {url: (each.created_at, each.refetch_at) for url, each in found.items()} == {
         url: (each.created_at, tomorrow + 1) for url, each in created.items()
     }
@@ -136,6 +140,7 @@ async def test_a_restart_finds_everything_and_counts_it_exactly(client: Client, 
         await discover(frontier, "http://x.org/", crawl="other")
         take(frontier)
         before = frontier.count("", "")
+
     async with running(client, settings, kind, packs=9) as frontier:  # they stay as many as they are
         statuses = await discover(frontier, *(f"http://{number % 5}.org/{number}" for number in range(90, 110)))
         assert statuses == [PutStatus.SKIPPED] * 10 + [PutStatus.OK] * 10
@@ -219,6 +224,7 @@ async def test_an_old_version_never_comes_back(client: Client, settings: Setting
     async with running(client, settings, kind, packs=2, offer=timedelta(seconds=1)) as frontier:
         frontier.set_delay(None, 0)
         await discover(frontier, *versions)
+
         give_up_at = time.monotonic() + 8
         while time.monotonic() < give_up_at or sum(versions.values()) <= 100:  # longer on a slow machine
             for url in take(frontier, lease_seconds=1):
@@ -228,6 +234,7 @@ async def test_an_old_version_never_comes_back(client: Client, settings: Setting
                 newer = make_url(url.url, date, version=[str(versions[url.url])])
                 await put_known(frontier, newer)
             await asyncio.sleep(0.02)
+
     assert sum(versions.values()) > 100
 
 

@@ -15,7 +15,7 @@ from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
 from tests.integration.test_frontier import DAY, make_url, put_known, read, running
-from tests.processes import kill
+from tests.support.processes import kill
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.disks import fill
+from tests.support.disks import fill
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 
@@ -46,7 +46,8 @@ async def test_a_disk_that_fills_up_under_a_running_server_is_told_and_so_is_its
 ) -> None:
     """What was started before is there afterwards; whether the server outlives it is the server's own business."""
     told: list[str] = []
-    running, envelope = options(small_disk), Envelope(kind="sleeper", id="1", lane="short", scheduled_at=LATER)
+    running = options(small_disk)
+    envelope = Envelope(kind="sleeper", id="1", lane="short", scheduled_at=LATER)
     async with run_embedded(running) as server, watch_disk(running.data, running.log, told.append):
         first = await BulkStarter(await server.connect(), settings).start(envelope, "")
         filling = fill(small_disk)

@@ -26,7 +26,7 @@ from shared.messages.signals import Reschedule, Resume, RunNow
 from shared.settings import Settings
 from tests.conftest import Begin, Serve, wait_until
 from tests.integration.test_malformed_signals import ODD, payload, send_raw
-from tests.subjects import Subject
+from tests.support.subjects import Subject
 
 AT_ONCE = 8
 LAYOUT = {"lane": "short", "packs": 5000, "size": 1000, "coalesce": 0.0}  # as many as any junk asks for
@@ -139,10 +139,12 @@ class Fuzzer:
     def _mutate_once(self, value: Any) -> Any:
         if not isinstance(value, dict | list) or not value or self._random.random() < 0.05:
             return self._junk()
+
         parts = cast("Any", value)
         is_object = isinstance(value, dict)
         keys: list[Any] = list(parts) if is_object else list(range(len(parts)))
         key = self._random.choice(keys)
+
         match self._random.choice(["replace", "replace", "descend", "descend", "leave out", "add"]):
             case "replace":
                 parts[key] = self._junk()
@@ -154,6 +156,7 @@ class Fuzzer:
                 parts[self._random.choice(["turn", "due_at", "token", "ids", "x", ""])] = self._junk()
             case _:
                 parts.append(self._junk())
+
         return parts
 
     def _junk(self) -> Any:

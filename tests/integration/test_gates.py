@@ -21,7 +21,7 @@ from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl
 from starter.steering.message_view import to_document
 from tests.conftest import Begin, Serve, serving, wait_until
-from tests.subjects import Subject, declare
+from tests.support.subjects import Subject, declare
 
 pytestmark = pytest.mark.timeout(150)  # workers begin and end in it, and gates stay closed for a while
 
@@ -113,8 +113,10 @@ async def test_a_closed_kind_or_tenant_holds_its_messages_and_no_others(
     serve: Serve, starter: BulkStarter, kind: str, gates: GateControl, begin: Begin
 ) -> None:
     """No handler declares a gate; newcomers wait too and say why, and all of them run when it is time."""
-    site, other = Site(kind), f"{kind}-other"
-    site.opens_at, tenant = 1, f"{kind}-noisy"
+    site = Site(kind)
+    other = f"{kind}-other"
+    site.opens_at = 1
+    tenant = f"{kind}-noisy"
     async with serve(handler(kind)(site.visit), handler(other)(site.visit), lanes=("short",)):
         await gates.close(f"tenant:{tenant}", GateClosure.lasting(HOUR, "too loud"))
         await gates.close(f"kind:{kind}", GateClosure.lasting(CLOSED, "wrong prices"))
@@ -124,7 +126,8 @@ async def test_a_closed_kind_or_tenant_holds_its_messages_and_no_others(
         names = [held.id, *(f"{held.id}-{n}" for n in range(20))]
         stream = ((name, Envelope(kind=kind, id=name, lane="short")) for name in names[1:])
         assert {receipt.outcome async for receipt in starter.start_all(stream)} == {StartOutcome.STARTED}
-        loud, quiet = await begin(other, tenant=tenant), await begin(other, tenant=f"{kind}-quiet")
+        loud = await begin(other, tenant=tenant)
+        quiet = await begin(other, tenant=f"{kind}-quiet")
         await wait_until(lambda: _is_gated(held), "one of the kind waits")
         await wait_until(lambda: _is_gated(loud), "one of the tenant waits")
         shown = to_document(await held.control.show(kind, held.id))
@@ -195,7 +198,8 @@ async def test_a_gate_that_is_closed_for_a_crowd_does_not_wait_behind_it(
     client: Client, settings: Settings, serve: Serve, gates: GateControl, begin: Begin
 ) -> None:
     """A person closes it because more is due than can run; nor does one whose workflow older code has started."""
-    name, queue = gates_workflow_id(settings.task_queue_prefix), task_queue(settings.task_queue_prefix, "short")
+    name = gates_workflow_id(settings.task_queue_prefix)
+    queue = task_queue(settings.task_queue_prefix, "short")
     await client.start_workflow(GATES_WORKFLOW, {}, id=name, task_queue=queue)
     gates_workflow = client.get_workflow_handle(name)
 

@@ -9,7 +9,7 @@ import pytest
 from shared.errors import InvalidSetting
 from starter.intake.bridge.group_lag import read_group_lag
 from starter.local.kafka.broker import EmbeddedBroker
-from tests.topics import commit, create_topic
+from tests.support.topics import commit, create_topic
 
 _kafka: Any = importlib.import_module("aiokafka")
 
@@ -24,6 +24,7 @@ async def topic(broker: EmbeddedBroker, kind: str) -> str:
     producer = _kafka.AIOKafkaProducer(bootstrap_servers=broker.address, transactional_id=kind)
     ago = round(time.time() * 1000) - MINUTE
     await producer.start()
+
     try:
         async with producer.transaction():
             for number in range(5):
@@ -34,6 +35,7 @@ async def topic(broker: EmbeddedBroker, kind: str) -> str:
         await producer.abort_transaction()
     finally:
         await producer.stop()
+
     return kind
 
 

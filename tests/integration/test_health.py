@@ -186,7 +186,8 @@ async def run_short_lane(
     client: Client, settings: Settings, readiness: Readiness, stopping: asyncio.Event
 ) -> AsyncGenerator[Counter[str]]:
     """Run the short lane in this process, with the server watched at short intervals; gives the checks by outcome."""
-    telemetry, checks = Telemetry(is_on=False), Counter[str]()
+    telemetry = Telemetry(is_on=False)
+    checks = Counter[str]()
     telemetry.recorders[SERVER_CHECKS.name] = lambda value, labels: checks.update({labels["outcome"]: int(value)})
     plan = WorkerPlan(
         settings=settings,
@@ -196,6 +197,7 @@ async def run_short_lane(
     )
     running = asyncio.create_task(run_workers(client, plan, stopping, readiness.take_workers))
     watching = asyncio.create_task(watch_server(client, readiness, telemetry, every=timedelta(milliseconds=200)))
+
     try:
         yield checks
     finally:
@@ -210,6 +212,7 @@ async def test_ready_means_polling_with_a_server_that_answers(tmp_path: Path, se
     """
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
     stopping = asyncio.Event()
+
     readiness = Readiness(stopping.is_set, answer_max_age=timedelta(seconds=2))
     async with run_embedded(options) as server, endpoint(readiness.report) as address:
         assert await _ready(address) == (503, "starting")
@@ -223,6 +226,7 @@ async def test_ready_means_polling_with_a_server_that_answers(tmp_path: Path, se
             await server.start()
             await wait_until(lambda: _is_ready(address, (200, "")), "ready with the server back")
             await _finish_a_message(client, settings)
+
         assert await _ready(address) == (503, "draining")
 
 

@@ -18,18 +18,21 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.handlers import HERD_PACK
-from tests.ledger_tail import Tail
-from tests.processes import kill, worker_process
+from tests.support.handlers import HERD_PACK
+from tests.support.ledger_tail import Tail
+from tests.support.processes import kill, worker_process
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(60)]
 
-SOLO, PACKED, PERIODIC = 1000, 1000, 50
+SOLO = 1000
+PACKED = 1000
+PERIODIC = 50
 PERIOD = 5.0
 LEAD = timedelta(seconds=45)
 """From the first start to the instant at which all are due."""
 
-AWAY_BEFORE, AWAY_AFTER = 10.0, 50.0
+AWAY_BEFORE = 10.0
+AWAY_AFTER = 50.0
 TASK_TIMEOUT = timedelta(seconds=20)
 """After this time what the kill cut off is done again; what is only slow on a slow machine must not be."""
 
@@ -60,9 +63,11 @@ class Herd:
 async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Herd]:
     """Let the server be away for a minute, around the instant at which the herd is due."""
     options = EmbeddedOptions(data=tmp_path_factory.mktemp("herd"), port=find_free_port(), ui_port=None)
-    server, ledger = EmbeddedServer(options), Ledger(options.data / "ledger.jsonl")
+    server = EmbeddedServer(options)
+    ledger = Ledger(options.data / "ledger.jsonl")
     settings = Settings(task_queue_prefix="herd", workflow_task_timeout=TASK_TIMEOUT)
     await server.start()
+
     due = datetime.now(UTC) + LEAD
     try:
         with pytest.MonkeyPatch.context() as patched:
@@ -79,6 +84,7 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Herd]:
                 done = Tail(ledger, "done")
                 await wait_until(lambda: done.count() >= SOLO + PACKED, "all are done", seconds=120)
                 await wait_until(lambda: count_returned(ledger, back_at) == PERIODIC, "all come back", seconds=60)
+
         yield Herd(due.timestamp(), back_at, ledger.entries)
     finally:
         await server.stop()

@@ -31,7 +31,7 @@ from starter.web.server import serving
 from starter.web.tokens import Tokens
 from tests.conftest import Serve, wait_until
 from tests.integration.test_control import registry_of
-from tests.subjects import Subject
+from tests.support.subjects import Subject
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -328,7 +328,8 @@ async def test_a_packed_body_is_unpacked(worked: httpx.AsyncClient, kind: str) -
 async def test_a_caller_that_sends_all_before_it_reads_is_served(worked: httpx.AsyncClient, kind: str) -> None:
     """Receipts wait outside of the connection, so neither side blocks the other."""
     lines = (f'{{"kind":"alien","id":"{"x" * 150}{n}"}}\n'.encode() for n in range(60_000))
-    host, port = worked.base_url.host, worked.base_url.port
+    host = worked.base_url.host
+    port = worked.base_url.port
     reader, writer = await asyncio.open_connection(host, port)
     head = f"POST /v1/messages:bulk HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
     head += "Content-Type: application/x-ndjson\r\n"
@@ -509,9 +510,12 @@ async def test_a_token_allows_what_its_file_says(
         headers = {b"Authorization": f"Bearer {token}".encode("latin-1")} if token else {}
         return (await guarded.request(method, path, headers=headers, **options)).status_code
 
-    reader, shop, acme = "reader-0123456789", "shop-0123456789abc", "acme-0123456789abc"
+    reader = "reader-0123456789"
+    shop = "shop-0123456789abc"
+    acme = "acme-0123456789abc"
     mine: dict[str, Any] = {"json": {"tenant": "acme", "scheduled_at": AT}}
-    one, other = f"/v1/messages/{kind}/one", f"/v1/messages/{kind}/other"
+    one = f"/v1/messages/{kind}/one"
+    other = f"/v1/messages/{kind}/other"
     async with serve(sleeper, lanes=("short",)):
         assert [await status_of("GET", path, "") for path in ("/healthz", "/readyz", "/openapi.json")] == [
             200,
@@ -544,6 +548,7 @@ async def test_the_document_describes_every_route(worked: httpx.AsyncClient, kin
     """Each path and method of it is routed: nothing in it is answered as unknown, whatever else is wrong."""
     document = (await worked.get("/openapi.json")).json()
     values = {"{kind}": kind, "{id}": "x", "{gate}": "g"}
+
     for path, methods in document["paths"].items():
         address = path
         for name, value in values.items():

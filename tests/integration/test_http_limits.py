@@ -218,7 +218,8 @@ async def test_a_burst_of_handlers_has_a_connection_each(site: WebSite, visitor:
         return Reply(200, b"all are here")
 
     site.pages["/a"] = answer
-    session, patience = visitor.client.get_session(), aiohttp.ClientTimeout(total=40)
+    session = visitor.client.get_session()
+    patience = aiohttp.ClientTimeout(total=40)
     answers = await asyncio.gather(*(session.get(site.url("/a"), timeout=patience) for _ in range(burst.parties)))
 
     assert {answer.status for answer in answers} == {200}

@@ -36,7 +36,10 @@ write = true
 tenants = ["acme"]
 """
 OWNER, ACME = ({"Authorization": f"Bearer {token}"} for token in ("owner-0123456789ab", "acme-0123456789abc"))
-TAKEN, FREE, OWN = "taken", "nobody", "own"  # the first two are of one pack
+# the first two are of one pack
+TAKEN = "taken"
+FREE = "nobody"
+OWN = "own"
 """Ids: of a message of another tenant, of none, and of one of the token's own tenant."""
 SECONDS = 30.0
 """Most that an answer may take: less than the `wait` asked for, as waiting would tell that there is something."""
@@ -114,7 +117,8 @@ async def test_a_message_of_another_tenant_is_answered_like_none(
     async with serve(sleeper, lanes=("short",)):
         await start(api, kind)
         before = (await api.get(f"/v1/messages/{kind}/{TAKEN}", headers=OWNER)).json()
-        taken, free = await ask(api, kind, TAKEN), await ask(api, kind, FREE)
+        taken = await ask(api, kind, TAKEN)
+        free = await ask(api, kind, FREE)
         after = (await api.get(f"/v1/messages/{kind}/{TAKEN}", headers=OWNER)).json()
         own = await api.get(f"/v1/messages/{kind}/{OWN}", headers=ACME)
 
@@ -142,7 +146,8 @@ async def test_an_id_that_another_tenant_has_cant_be_started_or_changed(
         path = f"/v1/messages/{kind}/{TAKEN}"
         unknown = (await api.get(path, headers=ACME)).json()
         refused = [(await api.request(method, path, json=MINE, headers=ACME)).json() for method in ("POST", "PUT")]
-        started, changed = await send_bulk(""), await send_bulk("?upsert=true")
+        started = await send_bulk("")
+        changed = await send_bulk("?upsert=true")
         after = (await api.get(path, headers=OWNER)).json()
 
     assert unknown["status"] == 404
@@ -159,7 +164,8 @@ async def test_without_a_worker_a_message_of_another_tenant_is_no_more_than_none
     """What only a worker could tell is told of neither; what the server tells is told of the tenant's own alone."""
     await start(api, kind)
     looks = [LOOKS[0], LOOKS[3]]  # each of them waits for a worker in vain
-    taken, free = await ask(api, kind, TAKEN, looks), await ask(api, kind, FREE, looks)
+    taken = await ask(api, kind, TAKEN, looks)
+    free = await ask(api, kind, FREE, looks)
     own = await api.get(f"/v1/messages/{kind}/{OWN}", headers=ACME)
 
     assert taken == free

@@ -25,9 +25,9 @@ from shared.temporal.search_attributes import pack_attributes_at_start
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from starter.steering.keepers import IdleControl
-from tests.asleep import start_asleep
 from tests.conftest import wait_until
-from tests.processes import worker_process
+from tests.support.asleep import start_asleep
+from tests.support.processes import worker_process
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(240)]  # seconds where the machine is free
 
@@ -48,7 +48,8 @@ class Sleepers:
 
     def state(self, number: int, due_in: float, earliest_in: float = -1.0, **payload: Any) -> MessageState:
         """Make the state of one that is due in some seconds."""
-        name, now = f"{self.prefix}-{number}", self.now
+        name = f"{self.prefix}-{number}"
+        now = self.now
         self.due[name] = now + due_in
         payload = {"delay": 10 * HOUR} | payload
         return MessageState(KIND, name, "short", now + due_in, now + earliest_in, payload=payload)
@@ -64,6 +65,7 @@ class Sleepers:
         entries: list[list[Any]] = [[] for _ in range(packs)]
         for state in states:
             entries[pack_index(state.id, packs)].append(to_entry(state, "short"))
+
         kind = f"packed-{self.prefix}"
         for index, held in enumerate(entries):
             heading = to_heading(KIND, "short", index=index, packs=packs, size=1000, coalesce=60.0)
@@ -146,7 +148,8 @@ async def test_packs_are_pulled_in_due_order_within_the_reach(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
     """Of 20,000 messages in 100 packs none runs while another is left that is due two reaches and a half before."""
-    chance, reach = random.Random(5), 1800.0
+    chance = random.Random(5)
+    reach = 1800.0
     states = [sleepers.state(n, HOUR * (1 + 2 * chance.random())) for n in range(20_000)]
     await sleepers.start_packs(states, 100)
     await idle.limit("short", {"reach_seconds": reach, "pack_messages": 100})
@@ -211,13 +214,16 @@ async def test_another_worker_takes_over(
     """The worker that pulls is killed: it goes on elsewhere, and no version is pulled twice."""
     await sleepers.start(sleepers.state(n, HOUR + n, work=0.3) for n in range(300))
     await idle.switch("short", is_on=True)
+
     async with working(server, settings) as first:
         await wait_until(lambda: len(begun(ledger)) >= 50, "some have been pulled", PATIENCE)
         first.kill()
         await first.wait()
+
     async with working(server, settings):
         await wait_until(lambda: len({call.id for call in begun(ledger)}) == 300, "the others are pulled too", PATIENCE)
         ended = [entry for entry in ledger.entries if entry.what == "again"]
+
     assert len({(entry.id, entry.version) for entry in ended}) >= len({entry.id for entry in ended})
     assert {entry.version for entry in ended} == {0}
 
@@ -232,7 +238,8 @@ async def test_while_the_index_cannot_be_asked_nobody_is_harmed(
     )
     async with run_embedded(options) as server:
         client = await server.connect()
-        idle, sleepers = IdleControl(client, settings), Sleepers(client, settings, message_id())
+        idle = IdleControl(client, settings)
+        sleepers = Sleepers(client, settings, message_id())
         await sleepers.start(sleepers.state(n, HOUR + n) for n in range(100))
         floods = [asyncio.create_task(_ask_for_ever(client)) for _ in range(20)]
         await idle.switch("short", is_on=True)

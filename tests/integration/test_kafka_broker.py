@@ -12,9 +12,9 @@ import pytest
 from shared.errors import InvalidSetting, Misconfigured
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
-from tests.certificates import PASSWORD, make_certificate, secure
-from tests.processes import kill
-from tests.topics import create_topic
+from tests.support.certificates import PASSWORD, make_certificate, secure
+from tests.support.processes import kill
+from tests.support.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -21,8 +21,8 @@ from shared.settings import Secret, Settings
 from starter.cli.exit_codes import UNREACHABLE, WRONG, code_of
 from starter.local.kafka.broker import BrokerOptions, run_broker
 from starter.local.supervised_process import find_free_port
-from tests.certificates import PASSWORD, login_module, make_certificate
-from tests.topics import create_topic
+from tests.support.certificates import PASSWORD, login_module, make_certificate
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.xdist_group("kafka_connection"), pytest.mark.timeout(120)]  # what they share is made once
 
@@ -266,7 +266,8 @@ async def test_a_certificate_of_ours_lets_us_in(guarded: Guarded) -> None:
         }
         return dataclasses.replace(trusting, **files)
 
-    nothing, stranger = await refuse(trusting), await refuse(show("stranger"))
+    nothing = await refuse(trusting)
+    stranger = await refuse(show("stranger"))
 
     await check_broker(show("client"))
     assert "asks for a certificate of ours (" in str(nothing)

@@ -22,7 +22,8 @@ from starter.local.supervised_process import find_free_port
 pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).parents[2]
-KAFKA, KAFKA_JAR = DEPENDENCIES[0], f"{DEPENDENCIES[0][1]}-{DEPENDENCIES[0][2]}.jar"
+KAFKA = DEPENDENCIES[0]
+KAFKA_JAR = f"{DEPENDENCIES[0][1]}-{DEPENDENCIES[0][2]}.jar"
 POM = "<project><modelVersion>4.0.0</modelVersion>{}{}</project>"
 COORDINATES = "<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
 

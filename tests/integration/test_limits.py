@@ -24,12 +24,13 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Begin, Serve, serving, wait_until
-from tests.processes import worker_process
-from tests.subjects import declare
+from tests.support.processes import worker_process
+from tests.support.subjects import declare
 from workflows import limits_keeper
 
 HOUR = timedelta(hours=1)
-KEYS, ANSWERS_PER_RUN = 10, 4
+KEYS = 10
+ANSWERS_PER_RUN = 4
 
 
 class Site:
@@ -39,7 +40,9 @@ class Site:
     """
 
     def __init__(self, kind: str, takes: float = 0.0, together: Mapping[str, int] | None = None, **limit: Any) -> None:
-        self.kind, self.takes, self.together = kind, takes, together or {}
+        self.kind = kind
+        self.takes = takes
+        self.together = together or {}
         self.limit = Limit(key=lambda message: message.payload, **limit)
         self.calls: list[tuple[float, str, str]] = []
         self.at_work: Counter[str] = Counter()
@@ -82,7 +85,8 @@ async def load(starter: BulkStarter, kind: str, keys: dict[str, Any]) -> None:
 
 def assert_within(moments: Iterable[float], calls: int, period: float) -> None:
     """No window holds more calls than docs/limits.md states."""
-    ordered, pace = sorted(moments), Pace.of(calls, period, 0, 0)
+    ordered = sorted(moments)
+    pace = Pace.of(calls, period, 0, 0)
     for window in (period, 3 * period):
         stated = 1 + (window + grace_of(period) + pace.credit) / pace.interval
         most = max(bisect.bisect_right(ordered, at + window) - n for n, at in enumerate(ordered))
@@ -126,7 +130,9 @@ async def test_no_more_calls_of_a_key_are_at_work_than_allowed(
     site = Site(kind, takes=0.3, together=used, at_once=3)
     keys = {message_id(): "busy" for _ in range(15)} | {message_id(): "other" for _ in range(2)}
     await load(starter, kind, keys)
-    first, second = await server.connect(), await server.connect()  # as two processes have
+    # as two processes have
+    first = await server.connect()
+    second = await server.connect()
     async with (
         serving(first, settings, site.handler(), lanes=("short",)),
         serving(second, settings, site.handler(), lanes=("short",)),
@@ -191,7 +197,8 @@ async def test_counts_go_on_in_the_next_run_and_nothing_that_is_sent_stops_them(
 ) -> None:
     """Forty requests over ten runs get each key's one slot of an hour at most once; what can't be read is refused."""
     monkeypatch.setattr(limits_keeper, "ANSWERS_PER_RUN", ANSWERS_PER_RUN)
-    name, pace = limits_workflow_id(settings.task_queue_prefix, 0), Pace.of(1, 3600.0, 0, 1.0)
+    name = limits_workflow_id(settings.task_queue_prefix, 0)
+    pace = Pace.of(1, 3600.0, 0, 1.0)
     wires = [limits.write_requests([TurnRequest(f"key-{n}", pace, [], 1)], []) for n in range(KEYS)]
     slots = Counter[int]()
     async with serve(Site(kind, at_once=1).handler(), lanes=("short",)):
@@ -237,10 +244,10 @@ async def test_a_rate_holds_though_the_worker_that_counts_is_killed(
         return {entry.id for entry in ledger.entries if entry.what == "done"} >= set(names)
 
     for share in (0.2, 0.4, 0.6):
-        async with worker_process(server, settings, handlers="tests.limited_handlers") as worker:
+        async with worker_process(server, settings, handlers="tests.support.limited_handlers") as worker:
             await wait_until(lambda share=share: len(called()) > share * len(names), "calls go on")
             worker.kill()
-    async with worker_process(server, settings, handlers="tests.limited_handlers"):
+    async with worker_process(server, settings, handlers="tests.support.limited_handlers"):
         await wait_until(is_done, "all have been called", seconds=90)
 
     assert_within(called(), 20, 5.0)

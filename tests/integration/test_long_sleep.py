@@ -21,7 +21,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
-from tests.subjects import Subject, declare
+from tests.support.subjects import Subject, declare
 
 pytestmark = pytest.mark.xdist_group("long_sleep")  # what they share is made once
 
@@ -80,10 +80,12 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
         Envelope(kind="echo", id=f"h{n}", lane="short", scheduled_at=at, tolerance_seconds=TOLERANCE)
         for n in range(HERD)
     ]
+
     async with run_embedded(options) as server:
         starter = BulkStarter(await server.connect(), settings)
         async for receipt in starter.start_all((None, e) for e in envelopes):
             assert receipt.outcome is StartOutcome.STARTED, receipt
+
     async with run_embedded(options) as server:
         yield await server.connect(), settings, envelopes
 

@@ -24,13 +24,14 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.processes import worker_process
+from tests.support.processes import worker_process
 
 logger = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long]
 
-MESSAGES, DELAY_SECONDS = 60, 2
+MESSAGES = 60
+DELAY_SECONDS = 2
 STOP_SECONDS = 1.3  # a little more than the second in which a task must be recorded as begun
 BACK_SECONDS = 20.0
 """How long after it was due a message may run, beside the stops themselves."""

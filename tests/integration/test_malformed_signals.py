@@ -87,7 +87,8 @@ async def test_a_malformed_signal_stops_no_message(
     async with serve(quick, lanes=("short",)):
         message = await begin(kind)
         await wait_until(lambda: message.has(version=1), "it sleeps")
-        handle, ids = message.handle, [message.id]
+        handle = message.handle
+        ids = [message.id]
         with caplog.at_level(logging.WARNING):
             for arguments in ODD:
                 await send_raw(client, handle.id, "pause", arguments)

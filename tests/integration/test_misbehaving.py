@@ -19,9 +19,9 @@ from shared.messages.signals import RunNow
 from shared.settings import Settings
 from starter.control import Control
 from starter.steering.selection import Selection
-from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, wait_until
-from tests.subjects import Subject
+from tests.support.asleep import start_asleep
+from tests.support.subjects import Subject
 
 MODES = {
     "raises": ("parked", "attempt 2 of 2: RuntimeError: on purpose"),
@@ -130,6 +130,7 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
             return Done()
         case _:
             pass
+
     return None
 
 
@@ -137,7 +138,8 @@ async def test_what_a_handler_does_wrong_parks_or_clamps_its_own_message_only(
     serve: Serve, begin: Begin, control: Control, kind: str
 ) -> None:
     """Each mode ends as documented, with the reason in `show` and the state in the index; a neighbour is unharmed."""
-    timeout, backoff = timedelta(seconds=1), timedelta(milliseconds=100)
+    timeout = timedelta(seconds=1)
+    backoff = timedelta(milliseconds=100)
     declare = handler(kind, max_attempts=2, timeout=timeout, backoff=backoff, gate=find_gate)
     async with serve(declare(misbehave), lanes=("short",)):
         messages: dict[str, Subject] = {}

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from activities import Again, Context, Message, handler
 from starter.control import Control
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.moving_in import Move
-from tests.processes import ending_family, run_to_end
+from tests.support.moving_in import Move
+from tests.support.processes import ending_family, run_to_end
 
 EXPORT = "python -m examples.moving_in.pending export {} --to pending.jsonl"
 
@@ -133,7 +133,9 @@ async def test_the_export_waits_for_a_handler_at_work(
     move: Callable[..., Move], start: Start, control: Control, serve: Serve, kind: str
 ) -> None:
     """Nothing may be exported before its handler has returned: what it does counts, and so does its next due time."""
-    moving, began, may_end = move("The way back"), asyncio.Event(), asyncio.Event()
+    moving = move("The way back")
+    began = asyncio.Event()
+    may_end = asyncio.Event()
 
     @handler(kind, lane="medium", timeout=timedelta(seconds=50))
     async def run(message: Message, ctx: Context) -> Again:

@@ -21,9 +21,9 @@ from examples.moving_in.apscheduler_jobs import Writer
 from examples.starting import SHORT_LIVED
 from starter.control import Control
 from tests.conftest import Serve, wait_until
-from tests.databases import jdbc_url, run_postgres
-from tests.moving_in import Move, item_of, move_and_return, write_ledger
-from tests.processes import run_to_end
+from tests.support.databases import jdbc_url, run_postgres
+from tests.support.moving_in import Move, item_of, move_and_return, write_ledger
+from tests.support.processes import run_to_end
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
@@ -55,7 +55,8 @@ class OldPoller:
     """The usual poller of a table, with a lock for each row that it works on."""
 
     def __init__(self, database: str, ledger: Path) -> None:
-        self._database, self._ledger = database, ledger
+        self._database = database
+        self._ledger = ledger
         columns = "id bigserial PRIMARY KEY, run_at timestamptz, payload jsonb, done_at timestamptz"
         execute(database, f"CREATE TABLE reminders ({columns})")
 
@@ -99,7 +100,8 @@ class OldWorker:
     """A worker of procrastinate; producers and jobs are its own client's."""
 
     def __init__(self, database: str, ledger: Path) -> None:
-        self._database, self._ledger = database, ledger
+        self._database = database
+        self._ledger = ledger
         with App(connector=SyncPsycopgConnector(conninfo=database)).open() as app:
             app.schema_manager.apply_schema()
 
@@ -141,8 +143,9 @@ class OldScheduler:
     """A scheduler of APScheduler 3, whose jobs call a function of the application."""
 
     def __init__(self, store: str, folder: Path, ledger: Path) -> None:
-        self._store, self._ledger = store, ledger
-        text = "from pathlib import Path\n\nfrom tests.moving_in import write_ledger\n\n\ndef remind(item):\n"
+        self._store = store
+        self._ledger = ledger
+        text = "from pathlib import Path\n\nfrom tests.support.moving_in import write_ledger\n\n\ndef remind(item):\n"
         (folder / "shop.py").write_text(f"{text}    write_ledger(Path({str(ledger)!r}), 'old', item)\n")
 
     def add(self, item: str, due: datetime) -> None:
@@ -216,7 +219,7 @@ async def test_jobs_that_cant_be_carried_over_are_listed(move: Callable[..., Mov
     add("shop:remind", "cron", hour=8, args=["a"], id="cron")
     add("shop:remind", "date", run_date=later, args=["a"], id="paused", next_run_time=None)
     add("shop:remind", "date", run_date=later, args=[{1, 2}], id="set")
-    add("tests.moving_in:item_of", "date", run_date=later, args=["a"], id="other")
+    add("tests.support.moving_in:item_of", "date", run_date=later, args=["a"], id="other")
     scheduler.shutdown()
     command = ("export", store, "--kind", "shop:remind=kind", "--to", "out.jsonl")
     code, _, err = await _run(moving, "apscheduler_jobs", *command)
@@ -225,7 +228,7 @@ async def test_jobs_that_cant_be_carried_over_are_listed(move: Callable[..., Mov
     assert code == 1
     assert err.splitlines() == [
         "left out: cron: its trigger is cron[hour='8']; give its handler a calendar: Again(at=cron(...))",
-        "left out: other: its function has no kind; add --kind tests.moving_in:item_of=KIND",
+        "left out: other: its function has no kind; add --kind tests.support.moving_in:item_of=KIND",
         "left out: paused: is paused; resume or remove it",
         "left out: set: what it holds is no JSON (Object of type set is not JSON serializable)",
         "1 written, 4 left out",
@@ -334,7 +337,8 @@ async def test_wrong_input_is_one_sentence(  # noqa: PLR0917 — the fixtures of
     move: Callable[..., Move], database: str, store: str, program: str, url: str, sentence: str
 ) -> None:
     """No server, and no such table: nothing is written."""
-    moving, place = move("From procrastinate"), url.format(database=database, store=store)
+    moving = move("From procrastinate")
+    place = url.format(database=database, store=store)
     code, out, err = await _run(moving, program, "export", place, "--kind", "a:b=kind", "--to", "out.jsonl")
 
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -13,9 +13,9 @@ import pytest
 
 from starter.control import Control
 from tests.conftest import Serve, wait_until
-from tests.moving_in import CLOCK_SECONDS, Move, move_and_return, write_ledger
-from tests.processes import run_to_end
-from tests.rabbitmq import PROGRAM, run_rabbitmq
+from tests.support.moving_in import CLOCK_SECONDS, Move, move_and_return, write_ledger
+from tests.support.processes import run_to_end
+from tests.support.rabbitmq import PROGRAM, run_rabbitmq
 
 pytestmark = [
     pytest.mark.long,
@@ -45,7 +45,8 @@ class OldConsumer:
     """A consumer of a queue, to which messages come from another queue when they have expired."""
 
     def __init__(self, url: str, ledger: Path) -> None:
-        self._url, self._ledger = url, ledger
+        self._url = url
+        self._ledger = ledger
         with open_channel(url) as channel:
             dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work"}
             channel.queue_declare("work", durable=True)
@@ -58,7 +59,8 @@ class OldConsumer:
         options: Any = {"message_id": item, "timestamp": int(time.time())}
         queue = "work"
         if left_ms > 0:
-            queue, options["expiration"] = "waiting", str(left_ms)
+            queue = "waiting"
+            options["expiration"] = str(left_ms)
         with open_channel(self._url) as channel:
             channel.basic_publish("", queue, json.dumps({"item": item}), pika.BasicProperties(**options))
 
@@ -119,7 +121,8 @@ async def test_an_export_changes_no_moment(move: Callable[..., Move], rabbitmq: 
             return channel.queue_declare("fallen", passive=True).method.message_count
 
         await wait_until(lambda: count() == 4, "all have expired")
-        took, taking = time.time() - began, ("export", rabbitmq, "--queue", "fallen", "--kind", "a", "--take")
+        took = time.time() - began
+        taking = ("export", rabbitmq, "--queue", "fallen", "--kind", "a", "--take")
         taken, _, _ = await _run(moving, *taking, "--to", "taken.jsonl")
         again, _, is_there = await _run(moving, *taking, "--to", "taken.jsonl")
         refused, _, why = await _run(moving, *taking, "--to", "b", "--due-from", "2030-01-01T00:00:00Z")
@@ -142,7 +145,8 @@ async def test_producers_go_on_writing_x_delay(
 ) -> None:
     """Each message starts once, due after its delay; what can't be one lies in a queue beside, with the reason."""
     moving = move("From RabbitMQ", AMQP=rabbitmq)
-    now, later = int(time.time()), 3_600_000
+    now = int(time.time())
+    later = 3_600_000
     with open_channel(rabbitmq) as channel:
         channel.exchange_declare("delays", durable=True)
         channel.queue_declare("delayed", durable=True)
@@ -182,7 +186,8 @@ async def test_wrong_input_is_one_sentence(
     move: Callable[..., Move], rabbitmq: str, url: str, queue: str, sentence: str
 ) -> None:
     """No server, no such queue, no number: nothing is written."""
-    moving, place = move("From RabbitMQ"), url.format(rabbitmq=rabbitmq)
+    moving = move("From RabbitMQ")
+    place = url.format(rabbitmq=rabbitmq)
     code, out, err = await _run(moving, "export", place, "--queue", queue, "--kind", "a", "--to", "out.jsonl")
 
     assert (code, out) == (2, "")

@@ -14,8 +14,8 @@ from bench.peers.servers import RedisServer
 from starter.control import Control
 from starter.local.supervised_process import find_free_port
 from tests.conftest import Serve, wait_until
-from tests.moving_in import Move, move_and_return, write_ledger
-from tests.processes import run_to_end
+from tests.support.moving_in import Move, move_and_return, write_ledger
+from tests.support.processes import run_to_end
 
 _redis: Any = importlib.import_module("redis")  # its types are not complete
 
@@ -72,8 +72,10 @@ async def test_what_has_changed_over_there_is_changed_here(
     move: Callable[..., Move], redis: str, control: Control, serve: Serve
 ) -> None:
     """A poller that was stopped too late, a member that is gone, another moment and payload: the last export counts."""
-    moving, turn = move("From a Redis sorted set", REDIS=redis), datetime.now(UTC) + timedelta(hours=1)
-    old, client = OldPoller(redis, moving.ledger), _redis.Redis.from_url(redis)
+    moving = move("From a Redis sorted set", REDIS=redis)
+    turn = datetime.now(UTC) + timedelta(hours=1)
+    old = OldPoller(redis, moving.ledger)
+    client = _redis.Redis.from_url(redis)
     close, (load, reconcile, stop, open_again) = moving.find_blocks("The moment between the two")
     moving.environment["H"] = turn.isoformat()
     for item in ("a", "b", "c", "d"):
@@ -95,7 +97,8 @@ async def test_what_has_changed_over_there_is_changed_here(
             return {(await control.look_up(moving.kind, item)).state for item in ("c", "d")} == {"stopped"}
 
         await wait_until(have_ended, "what has run there or is gone has ended here")
-        moved, changed = await control.look_up(moving.kind, "a"), await control.show(moving.kind, "b")
+        moved = await control.look_up(moving.kind, "a")
+        changed = await control.show(moving.kind, "b")
 
     assert "alive and not in the file: 2 messages, named in last.jsonl.others.txt" in said
     assert moved.due_at is not None

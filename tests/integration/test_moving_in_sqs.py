@@ -10,8 +10,8 @@ import pytest
 
 from starter.control import Control
 from tests.conftest import Serve, wait_until
-from tests.moving_in import Move
-from tests.processes import run_to_end
+from tests.support.moving_in import Move
+from tests.support.processes import run_to_end
 
 
 def write_batch(path: Path, *entries: dict[str, Any]) -> None:
@@ -125,7 +125,8 @@ async def test_a_message_that_is_none_ends_no_export(move: Callable[..., Move]) 
 
 async def test_a_message_that_sqs_cant_hold_is_listed_and_stays(move: Callable[..., Move]) -> None:
     """Attributes of a message are an object of texts; all others are put back."""
-    moving, due = move("From SQS"), datetime.now(UTC).isoformat()
+    moving = move("From SQS")
+    due = datetime.now(UTC).isoformat()
     payloads: list[Any] = [{"body": "a", "attributes": 7}, {"body": "b", "attributes": {"n": 1}}, {"body": "c"}]
     lines = [{"kind": "a", "id": str(n), "scheduled_at": due, "payload": each} for n, each in enumerate(payloads)]
     (moving.folder / "pending.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -31,8 +31,8 @@ from starter.web.page.operations_page import GROUPED_MAX
 from starter.web.page.sign_in import UNKNOWN
 from starter.web.tokens import Tokens
 from tests.conftest import serving, wait_until
-from tests.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
-from tests.subjects import names
+from tests.support.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
+from tests.support.subjects import names
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -134,7 +134,8 @@ async def test_tokens_of_the_api_open_the_page_as_far_as_they_go(
             styles = re.findall(r'href="(/static/page[^"]+)"', (await browser.get("/sign-in")).text)
             static = await browser.get(styles[0])
             await browser.post("/sign-in", data={"token": "reads-everything-0"})
-            read, refused = await browser.get("/"), await browser.post("/gates/close", data={"gate": "a"})
+            read = await browser.get("/")
+            refused = await browser.post("/gates/close", data={"gate": "a"})
         async with browse(served) as browser:
             await browser.post("/sign-in", data={"token": "writes-one-kind-00"})
             limited = [(await browser.get(path)).status_code for path in ("/", "/messages", "/messages?kind=http")]
@@ -155,7 +156,8 @@ async def test_tokens_of_the_api_open_the_page_as_far_as_they_go(
 
 def test_a_session_ends_and_can_not_be_made_without_the_token() -> None:
     """It is bound to its place, its end and its token."""
-    tokens, now = Tokens.of_one("the only token there is"), 1_000_000.0
+    tokens = Tokens.of_one("the only token there is")
+    now = 1_000_000.0
     session = tokens.open_session("the only token there is", now)
     assert session is not None
     place, ends_at, code = session.split(".")
@@ -215,7 +217,8 @@ async def test_a_view_makes_few_calls_however_many_messages_there_are(
     own_client: Client, own_settings: Settings, calls: Counter[str], pack: Pack
 ) -> None:
     """The calls grow with packs up to a bound, and not with the messages in them."""
-    solo, packed = f"solo-{uuid.uuid4().hex[:8]}", f"packed-{uuid.uuid4().hex[:8]}"
+    solo = f"solo-{uuid.uuid4().hex[:8]}"
+    packed = f"packed-{uuid.uuid4().hex[:8]}"
     handlers = make_handlers(solo, packed, pack)
     patient = dataclasses.replace(own_settings, patience=timedelta(seconds=100))  # hundreds of packs answer at once
 
@@ -297,7 +300,8 @@ async def test_a_pack_without_a_worker_does_not_hide_the_others(
     emptied: Client, own_settings: Settings, kind: str
 ) -> None:
     """The page and the API show what can be shown within seconds, and one sentence says what is missing."""
-    solo, silent = f"{kind}-solo", f"{kind}-silent"
+    solo = f"{kind}-solo"
+    silent = f"{kind}-silent"
     handlers = make_handlers(solo, silent, PACK)
     elsewhere = dataclasses.replace(own_settings, task_queue_prefix=f"{own_settings.task_queue_prefix}-gone")
     await start_all(emptied, own_settings, [Envelope(kind=solo, id="seen", lane="short", scheduled_at=LATER)], {})

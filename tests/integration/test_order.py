@@ -22,7 +22,8 @@ from worker.lanes.starting import weigh_tenants
 
 pytestmark = pytest.mark.timeout(150)  # hundreds of messages with a workflow each, started and run
 
-MANY, FEW = 300, 10
+MANY = 300
+FEW = 10
 SLOTS = 100
 SETTLE = timedelta(seconds=6)
 """The server hands a backlog that is younger than five seconds out as it comes."""
@@ -147,7 +148,8 @@ async def test_a_noisy_tenant_does_not_hold_up_a_quiet_one(crowd: Crowd, serve: 
 @pytest.mark.long
 async def test_tenants_share_a_busy_lane_by_their_weights(crowd: Crowd, serve: Serve) -> None:
     """Who weighs nine times as much gets most of the first half; nobody gets nothing."""
-    heavy, light = uuid.uuid4().hex, uuid.uuid4().hex
+    heavy = uuid.uuid4().hex
+    light = uuid.uuid4().hex
     settings = Settings(task_queue_prefix=crowd.settings.task_queue_prefix, tenant_weights=(f"{heavy}=9",))
     await weigh_tenants(crowd.client, settings, ["short"])
     await crowd.start(*crowd.make("l", MANY, tenant=light), *crowd.make("h", MANY, tenant=heavy))

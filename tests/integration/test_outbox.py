@@ -16,9 +16,9 @@ from starter.control import Control
 from starter.intake.outbox.outbox import Outbox
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
-from tests.databases import run_postgres
-from tests.outboxes import TableUnderTest, insert_row, run_outbox
-from tests.subjects import PACK
+from tests.support.databases import run_postgres
+from tests.support.outboxes import TableUnderTest, insert_row, run_outbox
+from tests.support.subjects import PACK
 
 Run = Callable[[], AbstractAsyncContextManager[Outbox]]
 Calls = list[tuple[str, int, Any]]

@@ -15,8 +15,8 @@ from shared.messages.timespan import parse_moment
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
 from tests.conftest import Begin, Serve, wait_until
-from tests.processes import kill
-from tests.topics import create_topic
+from tests.support.processes import kill
+from tests.support.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 

@@ -19,8 +19,8 @@ from shared.telemetry.metrics import OLDEST_OVERDUE
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.connect import connect
 from starter.local.embedded import EmbeddedServer
-from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, Start, wait_until
+from tests.support.asleep import start_asleep
 from worker.lanes.measurements import measure_overdue
 from worker.main import HEARTBEAT
 from workflows.keepers import LayoutWorkflow
@@ -37,7 +37,8 @@ async def test_the_longest_overdue_come_first_and_nobody_else(
     """Also of more than a page, in a bounded number of calls; what is held or due later is left out."""
     for module in (due_index, overdue):
         monkeypatch.setattr(module, "PAGE", 5)
-    queue, now = task_queue(settings.task_queue_prefix, "long"), datetime.now(UTC)
+    queue = task_queue(settings.task_queue_prefix, "long")
+    now = datetime.now(UTC)
 
     async def start(name: str, due_in: float, *, is_paused: bool = False) -> None:
         due_at = now.timestamp() + due_in
@@ -69,7 +70,8 @@ async def test_what_waits_is_overdue_and_what_is_at_work_or_held_is_not(
     client: Client, settings: Settings, serve: Serve, begin: Begin, kind: str
 ) -> None:
     """While its handler works, while it is paused, and after: the message itself is asked, or its pack."""
-    at_work, is_over = asyncio.Event(), asyncio.Event()
+    at_work = asyncio.Event()
+    is_over = asyncio.Event()
 
     @handler(kind, lane="medium")
     async def work(message: Message, ctx: Context) -> Again:
@@ -131,7 +133,8 @@ async def test_one_process_of_a_lane_tells_how_long_its_most_overdue_message_has
     monkeypatch.setattr(overdue, "UNINDEXED_EVERY", timedelta(0))
     address = {"TEMPORAL_ADDRESS": server.address}
     client, other = [await connect(settings, address, heartbeat=HEARTBEAT) for _ in range(2)]
-    hasty, telemetry = replace(settings, index_after=timedelta(0)), Telemetry(is_on=True)
+    hasty = replace(settings, index_after=timedelta(0))
+    telemetry = Telemetry(is_on=True)
 
     def serve(client: Client, lane: str, identity: str | None = None) -> Worker:
         queue = task_queue(settings.task_queue_prefix, lane)

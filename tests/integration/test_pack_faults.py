@@ -18,8 +18,8 @@ from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.ledger_tail import Tail
-from tests.processes import kill_and_restart, worker_process
+from tests.support.ledger_tail import Tail
+from tests.support.processes import kill_and_restart, worker_process
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -58,30 +58,38 @@ async def ordeal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Orde
     folder = tmp_path_factory.mktemp("ordeal")
     settings = Settings(task_queue_prefix="ordeal", workflow_task_timeout=timedelta(seconds=5))
     options = EmbeddedOptions(data=folder, port=find_free_port(), ui_port=None)
-    ledger, kills = Ledger(folder / "ledger.jsonl"), list[float]()
+    ledger = Ledger(folder / "ledger.jsonl")
+    kills = list[float]()
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(LEDGER_VARIABLE, str(folder / "ledger.jsonl"))
         async with asyncio.timeout(MAX_SECONDS), run_embedded(options) as server:
             expected = await _load(server, settings)
-            decided, done = Tail(ledger, "again", "done"), Tail(ledger, "done")
+            decided = Tail(ledger, "again", "done")
+            done = Tail(ledger, "done")
+
             for wave in range(WAVES):
                 async with worker_process(server, settings) as worker:
                     enough = (wave + 0.3) * MESSAGES / WAVES
                     await wait_until(lambda enough=enough: decided.count() > enough, f"wave {wave}", seconds=100)
                     worker.kill()
                     kills.append(time.time())
+
             async with worker_process(server, settings):
                 before = decided.count()
                 await wait_until(lambda: decided.count() > before + 100, "the fourth worker works", seconds=100)
                 await kill_and_restart(server)
                 await wait_until(lambda: done.count() >= MESSAGES, "all are done", seconds=120)
+
         yield Ordeal(expected, ledger.entries, kills)
 
 
 async def _load(server: EmbeddedServer, settings: Settings) -> dict[str, float]:
     """Start them in waves; gives when each is due first."""
     pack = Pack(packs=PACKS, coalesce=timedelta(0))
-    starter, now = BulkStarter(await server.connect(), settings, encodings={"ledger": pack}), time.time()
+    starter = BulkStarter(await server.connect(), settings, encodings={"ledger": pack})
+    now = time.time()
+
     envelopes = [
         Envelope(
             kind="ledger",
@@ -94,6 +102,7 @@ async def _load(server: EmbeddedServer, settings: Settings) -> dict[str, float]:
     ]
     async for receipt in starter.start_all((None, e) for e in envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
+
     return {e.id: e.scheduled_at.timestamp() for e in envelopes if e.scheduled_at}
 
 

@@ -26,11 +26,12 @@ from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.sender import SignalCounts, group_names
 from tests.conftest import Serve, wait_until
-from tests.subjects import names
+from tests.support.subjects import names
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
-WINDOW, TIMEOUT = timedelta(seconds=1), timedelta(seconds=2)
+WINDOW = timedelta(seconds=1)
+TIMEOUT = timedelta(seconds=2)
 SLACK = timedelta(seconds=8)  # what a busy machine adds; a message that waits for a neighbour's lane would need 35 s
 NONSENSE: list[dict[str, Any]] = [
     {},

@@ -41,13 +41,14 @@ from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs, has_begun
-from tests.replayer import make_replayer
+from tests.support.replayer import make_replayer
 from workflows.pack_workflow import PackWorkflow
 from workflows.packs.state import PackState
 
 pytestmark = pytest.mark.timeout(120)  # a worker begins and ends in it, seconds of processor time
 
-MESSAGES, CYCLES = 60, 6
+MESSAGES = 60
+CYCLES = 6
 PACK = Pack(packs=1, size=MESSAGES, coalesce=timedelta(0))
 SECOND = timedelta(seconds=1)
 
@@ -137,7 +138,8 @@ async def test_a_look_at_a_pack_that_sleeps_costs_no_memory(
         return bool(packs) and all(vars(pack.entries)["_by_id"] is None for pack in packs)
 
     async with serve(never, lanes=("short",), sandbox=False):
-        starter, tomorrow = BulkStarter(client, settings, encodings={kind: PACK}), datetime.now(UTC) + timedelta(days=1)
+        starter = BulkStarter(client, settings, encodings={kind: PACK})
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
         envelopes = [(n, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=tomorrow)) for n in range(MESSAGES)]
         assert len([receipt async for receipt in starter.start_all(envelopes)]) == MESSAGES
         await wait_until(is_condensed, "the pack sleeps")
@@ -185,7 +187,8 @@ async def test_a_count_misses_no_pack_that_is_just_continuing_as_new(
     async def never(message: Message, ctx: Context) -> Again:
         raise AssertionError
 
-    pack, ends = Pack(packs=4, size=100), MeetsTheEnd()
+    pack = Pack(packs=4, size=100)
+    ends = MeetsTheEnd()
     options: dict[str, Any] = {**client.config(), "interceptors": [ends]}
     meeting = Client(**options)
     async with serve(never, lanes=("short",)):
@@ -202,7 +205,8 @@ async def test_a_pack_answers_while_its_handlers_are_at_work(
     settings: Settings, client: Client, serve: Serve, kind: str
 ) -> None:
     """A call that lasts costs nobody the answer."""
-    at_work, is_over = asyncio.Event(), asyncio.Event()
+    at_work = asyncio.Event()
+    is_over = asyncio.Event()
 
     @handler(kind, encoding=PACK, timeout=timedelta(seconds=30))
     async def be_slow(message: Message, ctx: Context) -> Again:

@@ -25,8 +25,8 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
-from tests.ledger_tail import Tail
-from tests.processes import worker_process
+from tests.support.ledger_tail import Tail
+from tests.support.processes import worker_process
 from workflows.options import CONTINUE_AS_NEW_MIN
 
 MESSAGES = CONTINUE_AS_NEW_MIN + 5
@@ -81,7 +81,8 @@ async def test_a_full_run_ends_when_the_pack_wakes(client: Client, settings: Set
         _, second, *_ = await find_runs(client, pack, 3)
         events = (await client.get_workflow_handle(pack.id, run_id=second).fetch_history()).events
     kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events]
-    count, (payload,) = Counter(kinds), events[0].workflow_execution_started_event_attributes.input.payloads
+    count = Counter(kinds)
+    (payload,) = events[0].workflow_execution_started_event_attributes.input.payloads
 
     assert kinds[-5:] == [
         "TIMER_FIRED",
@@ -109,7 +110,8 @@ async def test_a_pack_has_as_many_cycles_in_a_run_as_the_setting_says(
         await wait_until(has_had_two, "two batches in a run")
     async with serve(coming_back(kind), pack_cycles_per_run=2.0):
         begun, later, *_ = await find_runs(client, pack, 3)
-    replayed, whole = await count_events(client, pack.id, begun), await count_events(client, pack.id, later)
+    replayed = await count_events(client, pack.id, begun)
+    whole = await count_events(client, pack.id, later)
 
     assert (replayed["WORKFLOW_TASK_FAILED"], replayed["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (0, 1)
     assert (whole[BATCH], whole["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (3, 1)
@@ -122,7 +124,8 @@ async def test_first_runs_differ_so_that_packs_filled_together_do_not_go_on_anew
     """A pack's place in the spread says how much of a run its first one is; those after it are whole."""
     named = [f"{kind}-{n}" for n in range(100)]
     shares = {name: PackSpread.of(name, 0, 0).share for name in named}
-    early, late = min(named, key=shares.__getitem__), max(named, key=shares.__getitem__)
+    early = min(named, key=shares.__getitem__)
+    late = max(named, key=shares.__getitem__)
     batches: dict[str, list[int]] = {}
     async with serve(coming_back(early), coming_back(late), pack_cycles_per_run=2.0):
         packs = [await start(client, settings, name) for name in (early, late)]
@@ -153,7 +156,9 @@ async def test_signals_that_meet_the_end_of_a_full_run_count(
     assert overview["asleep"] + overview["running"] == MESSAGES
 
 
-KILLS, PACKS, CYCLES = 4, 20, 8
+KILLS = 4
+PACKS = 20
+CYCLES = 8
 
 
 @pytest.mark.long
@@ -163,7 +168,8 @@ async def test_kills_while_packs_continue_at_their_wakes_lose_nothing(
 ) -> None:
     """Every pack continues as new each second while its workers are killed: all versions run, in order, none early."""
     expected = await _start_many(client, settings)
-    done, chance = Tail(ledger, "done"), random.Random(3)
+    done = Tail(ledger, "done")
+    chance = random.Random(3)
     for _ in range(KILLS):
         async with worker_process(server, settings) as worker:
             before = Tail(ledger, "again")
@@ -183,12 +189,15 @@ async def test_kills_while_packs_continue_at_their_wakes_lose_nothing(
 async def _start_many(client: Client, settings: Settings) -> Mapping[str, float]:
     """Start messages of many packs, each enough to fill a run in one batch; gives when each is due first."""
     pack = Pack(packs=PACKS, coalesce=timedelta(0))
-    starter, now = BulkStarter(client, settings, encodings={"ledger": pack}), time.time()
+    starter = BulkStarter(client, settings, encodings={"ledger": pack})
+    now = time.time()
     payload = {"delay": 1, "cycles": CYCLES}
+
     envelopes = [
         Envelope(kind="ledger", id=f"{settings.task_queue_prefix}-{n}", lane="short", payload=payload)
         for n in range(PACKS * MESSAGES)
     ]
     async for receipt in starter.start_all((None, e) for e in envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
+
     return {e.id: now for e in envelopes}

@@ -11,7 +11,8 @@ from activities.handlers.http.handler import http
 from tests.conftest import Begin, Serve, wait_until
 from tests.integration.web_site import Reply, Visit, WebSite
 
-AT_ONCE, MESSAGES = 2, 12
+AT_ONCE = 2
+MESSAGES = 12
 PATIENCE = timedelta(seconds=25)
 
 

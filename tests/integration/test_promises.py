@@ -18,9 +18,9 @@ from shared.settings import Settings
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until
-from tests.handlers import work
-from tests.ledger_tail import Tail
-from tests.subjects import ENCODINGS, declare
+from tests.support.handlers import work
+from tests.support.ledger_tail import Tail
+from tests.support.subjects import ENCODINGS, declare
 
 pytestmark = pytest.mark.xdist_group("promises")  # what they share is made once
 
@@ -55,11 +55,16 @@ async def lives(
     request: pytest.FixtureRequest, client: Client, encoding: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Lives:
     """Messages of one kind live from their start to their end, over all three lanes; some are started twice."""
-    count, chance, now = request.param[encoding], random.Random(7), time.time()
-    kind, path = f"promises-{encoding}-{count}", tmp_path_factory.mktemp("promises") / "ledger.jsonl"
-    settings, ledger = Settings(task_queue_prefix=kind), Ledger(path)
+    count = request.param[encoding]
+    chance = random.Random(7)
+    now = time.time()
+    kind = f"promises-{encoding}-{count}"
+    path = tmp_path_factory.mktemp("promises") / "ledger.jsonl"
+    settings = Settings(task_queue_prefix=kind)
+    ledger = Ledger(path)
     starter = BulkStarter(client, settings, encodings=declare(encoding, kind, PACK))
     envelopes = [_envelope(kind, chance, now, f"m{n}") for n in range(count)]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(LEDGER_VARIABLE, str(path))
         async with asyncio.timeout(MAX_SECONDS), serving(client, settings, handler(kind)(work.function)):
@@ -67,6 +72,7 @@ async def lives(
             outcomes = Counter([receipt.outcome async for receipt in starter.start_all(wishes)])
             done = Tail(ledger, "done")
             await wait_until(lambda: done.count() >= len(envelopes), "all messages are done", seconds=MAX_SECONDS - 20)
+
     return Lives(envelopes, outcomes, ledger.entries)
 
 
@@ -88,7 +94,8 @@ async def test_none_is_started_twice(lives: Lives) -> None:
 
 
 def _envelope(kind: str, chance: random.Random, now: float, name: str) -> Envelope:
-    is_scheduled, cycles = chance.random() < 0.3, chance.choices([1, 2, MAX_CYCLES], weights=[6, 3, 1])[0]
+    is_scheduled = chance.random() < 0.3
+    cycles = chance.choices([1, 2, MAX_CYCLES], weights=[6, 3, 1])[0]
     return Envelope(
         kind=kind,
         id=name,

@@ -99,7 +99,8 @@ async def test_an_interrupted_repacking_is_given_again(kind: Kind) -> None:
 
 async def test_whoever_believes_the_old_number_reaches_every_message(kind: Kind) -> None:
     """A starter and a control that learned the layout before: nothing is started twice, all is found and steered."""
-    starter, control = kind.starter(), Control(kind.client, kind.settings)
+    starter = kind.starter()
+    control = Control(kind.client, kind.settings)
     await kind.start(starter, "first")
     await control.show(kind.name, "first")
     await kind.repack(8)

@@ -24,7 +24,7 @@ from starter.starting.bulk import BulkStarter
 from starter.steering.status.failing_workflows import FailingWorkflow, find_standstill
 from starter.steering.status.repairs import RepairResult, list_signals_since, repair
 from tests.conftest import Serve, wait_until
-from tests.subjects import declare
+from tests.support.subjects import declare
 from workflows.packs.state import PackState
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,7 +50,9 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under the same idempotency key; a pack asks for calls that its worker still has in flight. The signal counts."""
-    keys, ended, may_end = Counter[str](), Counter[str](), asyncio.Event()
+    keys = Counter[str]()
+    ended = Counter[str]()
+    may_end = asyncio.Event()
 
     @handler(kind, lane="medium")
     async def work(message: Message, ctx: Context) -> Again:

@@ -25,11 +25,11 @@ from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.producers.schedules import ScheduleOptions
 from starter.starting.bulk import BulkStarter
-from tests.bridges import run_bridge
 from tests.conftest import Serve, wait_until
-from tests.records import producing
-from tests.subjects import declare
-from tests.topics import committed_lag, create_topic, read_records
+from tests.support.bridges import run_bridge
+from tests.support.records import producing
+from tests.support.subjects import declare
+from tests.support.topics import committed_lag, create_topic, read_records
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -113,7 +113,8 @@ async def test_schedules_are_sent_once_as_their_scheduler_sends_them(
                 return gone if len(gone) == 3 else []
 
             tombstones = await wait_until(are_deleted, "two were sent, and three are deleted")
-            sent, copies = await read_all(broker, target), await read_all(broker, history)
+            sent = await read_all(broker, target)
+            copies = await read_all(broker, history)
             # a schedule under the same key, and the tombstone of the one before, so old that it is not left alone
             ours = next(each for each in tombstones if each.key == b"raw")
             again = await producer.send_and_wait(
@@ -170,7 +171,8 @@ async def test_what_is_written_stays_so_when_the_next_record_is_refused(broker: 
     """Only what is left is the payload of the next cycle, so the first record is not sent again."""
     await create_topic(broker.address, kind)
     settings = Settings(kafka_servers=broker.address)
-    missing, last = {"topic": f"{kind}-missing"}, {"topic": kind, "key": "x", "value": None}
+    missing = {"topic": f"{kind}-missing"}
+    last = {"topic": kind, "key": "x", "value": None}
     message = make_message(topic, {"topic": kind, "key": "k", "value": "v", "then": [missing, last]})
     async with Resources() as resources:
         outcome = await topic(message, make_context(message, settings=settings, resources=resources))

@@ -28,7 +28,7 @@ from shared.messages.signals import (
 from shared.settings import Settings
 from starter.control import Control
 from tests.conftest import Begin, Serve, wait_until
-from tests.subjects import Subject
+from tests.support.subjects import Subject
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -68,15 +68,18 @@ async def bring_to(phase: str, bench: Bench, begin: Begin) -> Subject:
     """Start a message and bring it to a phase; a running one is held by the gate."""
     if phase == "running":
         bench.gate.clear()
+
     bench.behave = "reject" if phase == "parked" else "again"
     message = await begin(bench.kind, payload={"n": 0})
     await wait_until(lambda: message.id in {called.id for called in bench.calls}, "the handler was called")
     if phase == "running":
         return message
+
     decided = {"state": "parked"} if phase == "parked" else {"state": "active", "version": 1}
     await wait_until(lambda: message.has(**decided), "the cycle is decided")
     if phase == "paused":
         await message.send_from_sdk(Pause())
+
     bench.behave = "again"
     return message
 
@@ -265,7 +268,8 @@ async def test_pull_forward_obeys_the_expected_moment_and_the_earliest(serve: Se
 @pytest.mark.parametrize("lane", ["short", "medium"])
 async def test_a_revision_during_the_last_cycle_is_not_lost(serve: Serve, begin: Begin, kind: str, lane: str) -> None:
     """A handler that is done with the old payload runs once more for the payload that came meanwhile."""
-    called, gate = asyncio.Event(), asyncio.Event()
+    called = asyncio.Event()
+    gate = asyncio.Event()
     seen: list[Any] = []
 
     @handler(kind, timeout=timedelta(seconds=25))

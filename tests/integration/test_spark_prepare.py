@@ -28,10 +28,10 @@ from starter.intake.files.rows import RowSource
 from starter.intake.files.table_options import TableOptions
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.mapping import FormatOptions
-from tests.databases import jdbc_url, run_postgres
-from tests.disks import fill
-from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, make_rules
-from tests.topics import create_topic
+from tests.support.databases import jdbc_url, run_postgres
+from tests.support.disks import fill
+from tests.support.orders import BAD, GOOD, OLD, PRICE, PROBLEM, make_rules
+from tests.support.topics import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +64,7 @@ def make(spark: "SparkSession", tmp_path: Path) -> Prepare:
         table = options.pop("table_options", TableOptions())
         mapping = RowMapping(FormatOptions.read(**{name: options.pop(name) for name in names}), lane, table)
         source = Source(place=str(place), form=form, mapping=mapping, **about)
+
         with translate_spark_errors():
             return prepare(spark, source, tmp_path / target, PrepareOptions(rules=RULES, **options))
 
@@ -99,10 +100,12 @@ def write_feeds(path: Path, rows: int) -> Counter[str]:
     """Repeat the real feeds as envelopes, every twentieth row broken; gives what each field was broken how often."""
     with FEEDS.open(encoding="utf-8", newline="") as file:
         feeds = list(csv.DictReader(file))
+
     broken: Counter[str] = Counter()
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
+
         for number in range(rows):
             feed = feeds[number % len(feeds)]
             turn = number // len(feeds)
@@ -112,11 +115,14 @@ def write_feeds(path: Path, rows: int) -> Counter[str]:
                 "scheduled_at": f"2026-12-{1 + number % 28:02d}T20:00:00Z",
                 "payload": json.dumps({"url": feed["url"], "title": feed["title"]}, ensure_ascii=False),
             }
+
             if number % 20 == 7:
                 name = list(BREAKS)[number // 20 % len(BREAKS)]
                 row = BREAKS[name](row)
                 broken[name] += 1
+
             table.writerow(row)
+
     return broken
 
 
@@ -135,7 +141,8 @@ def prepared(
     spark: "SparkSession", feeds: tuple[Path, Counter[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Manifest, Manifest]:
     """The manifests of these rows, made by one task and by seven."""
-    source, folder = Source(place=str(feeds[0]), form="csv"), tmp_path_factory.mktemp("prepared")
+    source = Source(place=str(feeds[0]), form="csv")
+    folder = tmp_path_factory.mktemp("prepared")
     first, second = (
         prepare(spark, source, folder / str(tasks), PrepareOptions(rules=RULES, partitions=tasks)) for tasks in (1, 7)
     )
@@ -210,7 +217,8 @@ def test_one_of_several_rows_with_one_name_counts(  # noqa: PLR0917 — three of
 
 def test_first_runs_that_are_due_at_once_are_spread(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
     """Evenly, by a hash of the name and so the same each time; what is due later keeps its moment."""
-    path, later = tmp_path / "rows.csv", "2026-12-24T20:00:00Z"
+    path = tmp_path / "rows.csv"
+    later = "2026-12-24T20:00:00Z"
     rows = [f"feed,{n},{later if n == 0 else '2020-01-01T00:00:00Z' if n == 1 else ''}" for n in range(1000)]
     path.write_text("\n".join(["kind,id,scheduled_at", *rows]), "utf-8")
     spread = {"spread": timedelta(hours=10), "begin": NOON}
@@ -400,7 +408,9 @@ def test_names_of_folders_are_text(make: Prepare, spark: "SparkSession", tmp_pat
 
 def test_a_parquet_file_that_spark_cannot_read_is_told_in_one_sentence(make: Prepare, tmp_path: Path) -> None:
     """One that is none, one of a type that Spark lacks, and one of another type than the first."""
-    good, bad, lacking = tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"
+    good = tmp_path / "a.parquet"
+    bad = tmp_path / "b.parquet"
+    lacking = tmp_path / "c.parquet"
     pq.write_table(pa.table({"id": pa.array([b"0" * 16], pa.uuid())}), good)
     bad.write_bytes(b"PAR1 and nothing behind it PAR1")
     pq.write_table(pa.table({"id": ["1"], "cell": pa.array([0.5], pa.float16())}), lacking)
@@ -456,7 +466,8 @@ async def test_a_topic_is_read_between_two_moments(
     make: Prepare, spark: "SparkSession", broker: EmbeddedBroker, settings: Settings
 ) -> None:
     """Records are numbered by partition and offset, decoded as the bridge does it, and cut at the moments given."""
-    topic, begin = settings.task_queue_prefix, datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    topic = settings.task_queue_prefix
+    begin = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     await create_topic(broker.address, topic, 2)
     producer: Any = AIOKafkaProducer(bootstrap_servers=broker.address)
     await producer.start()

@@ -21,7 +21,7 @@ from spark.format.reader import COLUMNS
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
-from tests.subjects import PACK
+from tests.support.subjects import PACK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

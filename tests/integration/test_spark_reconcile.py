@@ -22,7 +22,7 @@ from spark.source.source import Source
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
-from tests.subjects import declare
+from tests.support.subjects import declare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 
 MESSAGES = 40
-MISSED, LOST, REFUSED = "7", "8", "9"
+MISSED = "7"
+LOST = "8"
+REFUSED = "9"
 
 
 @pytest.fixture

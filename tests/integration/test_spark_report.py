@@ -22,7 +22,7 @@ from spark.report.report import make_report, read_outcomes
 from spark.source.source import Source
 from spark.tables import to_uri
 from starter.local.kafka.broker import EmbeddedBroker
-from tests.topics import create_topic
+from tests.support.topics import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +47,7 @@ def manifest(spark: "SparkSession", tmp_path: Path) -> Manifest:
         "if(id = 0, 'rejected', 'started') outcome", "'' reason", "1L attempts", "now() started_at",
     )  # fmt: skip
     receipts.write.parquet(to_uri(made.folder / "receipts"))
+
     return made
 
 
@@ -79,6 +80,7 @@ def make_events() -> list[dict[str, Any]]:
                     "correlation_id": "",
                 }
             )
+
     stranger = {**events[0], "id": "another's"}
     return [*events, events[5], stranger]  # one comes twice
 

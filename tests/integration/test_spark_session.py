@@ -13,7 +13,7 @@ import pytest
 from shared.errors import InvalidSetting
 from shared.settings import Settings
 from spark.session.session import build_session
-from tests.processes import run_to_end
+from tests.support.processes import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,11 +29,11 @@ from spark.start import StartOptions, StartSummary, start_manifest
 from spark.tasks.options import write_settings_options
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer
-from tests.alive import check_alive, count_alive, end_packs
 from tests.conftest import Serve, wait_until
-from tests.handlers import note_packed
-from tests.manifests import LATER, in_thread, make_frame, read_receipts, write_manifest
-from tests.processes import ROOT, ending_family, is_gone, kill
+from tests.support.alive import check_alive, count_alive, end_packs
+from tests.support.handlers import note_packed
+from tests.support.manifests import LATER, in_thread, make_frame, read_receipts, write_manifest
+from tests.support.processes import ROOT, ending_family, is_gone, kill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +52,7 @@ Run = Callable[..., Awaitable[StartSummary]]
 @pytest.fixture
 def handled(settings: Settings) -> Settings:
     """The test's settings, with the handlers that tests have."""
-    return replace(settings, handlers=("tests.handlers",))
+    return replace(settings, handlers=("tests.support.handlers",))
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def driver(
         env={
             **os.environ,
             "TEMPORAL_ADDRESS": server.address,
-            "DORMICE_HANDLERS": "tests.handlers",
+            "DORMICE_HANDLERS": "tests.support.handlers",
             "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
             "DORMICE_IN_FLIGHT": "8",
         },

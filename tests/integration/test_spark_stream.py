@@ -20,12 +20,12 @@ from spark.format.data_source import register_temporal
 from spark.tasks.options import write_settings_options
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
-from tests.alive import check_alive, count_alive
 from tests.conftest import wait_until
-from tests.manifests import read_receipts
-from tests.processes import ROOT, ending_family
-from tests.stream_driver import COLUMNS
-from tests.topics import create_topic, produce_keys
+from tests.support.alive import check_alive, count_alive
+from tests.support.manifests import read_receipts
+from tests.support.processes import ROOT, ending_family
+from tests.support.stream_driver import COLUMNS
+from tests.support.topics import create_topic, produce_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ async def order(
 async def streaming(order: dict[str, Any]) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run the stream in a process of its own; ended with SIGKILL, with all its children, if it is still alive."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.stream_driver", json.dumps(order)),
+        *(sys.executable, "-m", "tests.support.stream_driver", json.dumps(order)),
         cwd=ROOT,
         env=dict(os.environ),
         stdout=asyncio.subprocess.PIPE,

@@ -18,11 +18,14 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.integration.test_left_runs import TASKS_MOST, count_tasks
-from tests.processes import kill, worker_process
+from tests.support.processes import kill, worker_process
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
-SOLO, MEDIUM, PACKED, PACKS = 200, 40, 2_000, 8
+SOLO = 200
+MEDIUM = 40
+PACKED = 2_000
+PACKS = 8
 DELAY_SECONDS = 8
 BUSY_SECONDS = 40.0
 """So long packs work after the first kills: more than a server takes by default to save what is acknowledged."""

@@ -44,8 +44,8 @@ from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.receipts import StartOutcome
 from starter.steering.repack import repack
-from tests.machine import MARGIN, MessageMachine, Site, write_moment
-from tests.machine_model import ExpectedMessage, Span
+from tests.support.machine import MARGIN, MessageMachine, Site, write_moment
+from tests.support.machine_model import ExpectedMessage, Span
 
 IS_SEARCH = hypothesis.settings.get_current_profile_name() == "search"
 IN_SUITE = hypothesis.settings(
@@ -128,14 +128,18 @@ class Messages(MessageMachine):
     def _start_alive(self, message: ExpectedMessage, payload: dict[str, Any], delay: timedelta | None) -> None:
         if message.ended and not message.is_packed:
             self.offsets.pop(self.find_workflow(message), None)
+
         self.write_clocks()
-        begun, sent = self.now(message), time.time()
+        begun = self.now(message)
+        sent = time.time()
         at = None if delay is None else datetime.fromtimestamp(begun, UTC) + delay
         envelope = Envelope(kind=message.kind, id=message.id, lane="short", payload=payload, scheduled_at=at)
+
         if not message.ended:
             with pytest.raises(MessageAlive):
                 self.run(self.control.start(envelope))
             return
+
         receipt = self.run(self.control.start(envelope))
         assert receipt.outcome is StartOutcome.STARTED, receipt
         due = Span(sent, time.time())
@@ -152,7 +156,8 @@ class Messages(MessageMachine):
     def pull_forward(self, message: ExpectedMessage, error: float) -> None:
         """Run a message ahead of time, if it may be, and if the caller knows when it is due."""
         if message.may_be_pulled is not None:
-            expected, begun = write_moment(message.due.start + error), self.now(message)
+            expected = write_moment(message.due.start + error)
+            begun = self.now(message)
             self._send(message, self.finish(PullForward(expected), begun), begun)
 
     @rule(message=messages, drawn=st.lists(signals, min_size=1, max_size=3))
@@ -176,10 +181,12 @@ class Messages(MessageMachine):
         """Steer a message whose handler is at work, or kill the worker under it."""
         if message.ended or message.is_paused or message.payload["do"] == "done":
             return
+
         begun = self.now(message)
         sent = [] if is_killed else [self.finish(each, begun) for each in drawn]
         asked = self.finish(RunNow(), begun)
         self.folder.barrier.touch()
+
         try:
             self.run(self._call_handler(message, asked))
             self.run(self._send_from_sdk(message, sent))
@@ -188,6 +195,7 @@ class Messages(MessageMachine):
                 self.worker.start()
         finally:
             self.folder.barrier.unlink()
+
         self.run(self._wait_until_heard(message))
         now = self.since(message, begun)
         message.apply(asked, now)

@@ -25,7 +25,7 @@ from starter.steering.stored import memo_counts
 from starter.steering.stored.read_ahead import read_ahead
 from starter.steering.stored.stored_pack import read_stored
 from tests.conftest import Serve, wait_until
-from tests.subjects import names
+from tests.support.subjects import names
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -175,7 +175,8 @@ async def has_run(control: Control, kind: str) -> bool:
 
 async def test_reading_ahead_keeps_the_order_and_ends_with_the_first_error() -> None:
     """However long each takes; at most so many are under way at once, and the first alone."""
-    under_way, most = 0, [0]
+    under_way = 0
+    most = [0]
 
     async def numbers() -> AsyncIterator[int]:
         for number in range(40):

@@ -19,13 +19,14 @@ from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.steering.sender import SignalCounts
 from starter.steering.stored.stored_pack import StoredPack, read_run
-from tests.claims import check_claims
 from tests.conftest import Serve
-from tests.subjects import names
+from tests.support.claims import check_claims
+from tests.support.subjects import names
 from workflows.packs.state import PackState
 
 PACK = Pack(packs=3, size=200, coalesce=timedelta(0))
-MESSAGES, ROUNDS = 120, 12
+MESSAGES = 120
+ROUNDS = 12
 
 
 async def test_what_a_run_is_read_as_is_what_the_next_run_gets(

@@ -23,9 +23,9 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Begin, Serve, serving, wait_until
-from tests.processes import worker_process
-from tests.straggling import DEADLY, KIND_VARIABLE
-from tests.subjects import Subject, declare
+from tests.support.processes import worker_process
+from tests.support.straggling import DEADLY, KIND_VARIABLE
+from tests.support.subjects import Subject, declare
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -223,12 +223,12 @@ MOMENTS = pytest.mark.parametrize(
 """Whether a call's batch has answered already that the call is in flight."""
 
 
-HANDLERS = "tests.straggling"
+HANDLERS = "tests.support.straggling"
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """A file, for which handlers of `tests.straggling` wait at their first attempt."""
+    """A file, for which handlers of `tests.support.straggling` wait at their first attempt."""
     return tmp_path / "gate"
 
 

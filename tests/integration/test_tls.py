@@ -52,10 +52,12 @@ async def front(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
     for name in ("ca", "other"):
         request = ("req", "-x509", *NEW_KEY, "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign")
         await _openssl(folder, *request, *_files(name, "-out", "pem"))
+
     await _make_leaf(folder, "server", "ca", "subjectAltName=IP:127.0.0.1")
     await _make_leaf(folder, "elsewhere", "ca", "subjectAltName=DNS:elsewhere.example")
     await _make_leaf(folder, "client", "ca", "extendedKeyUsage=clientAuth")
     await _make_leaf(folder, "stranger", "other", "extendedKeyUsage=clientAuth")
+
     port = server.options.port
     with open_door(folder, "server", port) as good, open_door(folder, "elsewhere", port) as elsewhere:
         yield Front(folder, port, good, elsewhere)

@@ -23,9 +23,9 @@ from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.processes import kill
-from tests.subjects import declare
-from tests.topics import create_topic, read_records
+from tests.support.processes import kill
+from tests.support.subjects import declare
+from tests.support.topics import create_topic, read_records
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -146,7 +146,8 @@ async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(
 ) -> None:
     """None is lost, parked or written twice, and the worker goes on with other work meanwhile."""
     await create_topic(own_broker.address, kind, 2)
-    count, now = 600, datetime.now(UTC)
+    count = 600
+    now = datetime.now(UTC)
     pack = Pack(packs=2, size=1000, coalesce=timedelta(0))
     # a task that a busy machine lets time out calls its handlers again, and the record is written twice
     settings = replace(settings, workflow_task_timeout=timedelta(seconds=60))

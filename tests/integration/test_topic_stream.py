@@ -12,7 +12,7 @@ from shared.errors import GiveUp, InvalidSetting
 from shared.kafka.safe_producer import open_admin
 from spark.source.topic_stream import TopicStreamReader, advance, to_offsets
 from starter.local.kafka.broker import EmbeddedBroker
-from tests.topics import create_topic, make_again, produce_keys
+from tests.support.topics import create_topic, make_again, produce_keys
 
 RECORDS = 30
 
@@ -43,7 +43,8 @@ async def ask(question: Callable[..., Any], *arguments: Any) -> Any:
 
 async def test_all_records_are_read_once_in_bounded_batches(reader: Callable[..., TopicStreamReader]) -> None:
     """From the first one on, with all that a record has, until nothing is left."""
-    stream, keys = reader(maxRecords="12"), list[str]()
+    stream = reader(maxRecords="12")
+    keys = list[str]()
     start = await ask(stream.initialOffset)
     limit = stream.getDefaultReadLimit()
     while (end := await ask(stream.latestOffset, start, limit)) != start:
@@ -141,7 +142,8 @@ async def test_a_topic_that_is_not_there_is_told(reader: Callable[..., TopicStre
 
 def test_partitions_share_what_a_batch_may_hold() -> None:
     """Those with little leave their share to the others, and all is reached in the end."""
-    begins, ends = {"0": 0, "1": 5, "2": 7}, {"0": 100, "1": 6, "2": 7}
+    begins = {"0": 0, "1": 5, "2": 7}
+    ends = {"0": 100, "1": 6, "2": 7}
 
     assert advance(begins, ends, 11) == {"0": 10, "1": 6, "2": 7}
     assert advance(begins, ends, None) == ends

@@ -21,8 +21,8 @@ from starter.web.documents import Installation
 from starter.web.server import serving
 from tests.conftest import Begin, Serve, wait_until
 from tests.integration.test_control import registry_of
-from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, read_older
-from tests.subjects import names
+from tests.support.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, read_older
+from tests.support.subjects import names
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 

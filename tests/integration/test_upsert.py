@@ -22,13 +22,15 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.integration.test_control import registry_of
-from tests.subjects import Subject, declare
+from tests.support.subjects import Subject, declare
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 SOON = LATER - timedelta(hours=12)
-STARTED, REVISED, IGNORED = StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED
+STARTED = StartOutcome.STARTED
+REVISED = StartOutcome.REVISED
+IGNORED = StartOutcome.IGNORED
 
 
 @pytest.fixture

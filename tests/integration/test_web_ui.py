@@ -9,7 +9,9 @@ from starter.steering.status.web_ui import find_page, find_ui_address
 
 def test_the_page_of_a_workflow_is_an_address(server: EmbeddedServer, tmp_path: Path) -> None:
     """Of the running server that is talked to; who has another Web UI says so; of all others it is not known."""
-    ours, folder, settings = server.address, server.options.data, Settings()
+    ours = server.address
+    folder = server.options.data
+    settings = Settings()
 
     assert find_ui_address(settings, ours, folder) == (server.ui_url or "")
     assert find_ui_address(settings, ours.replace("127.0.0.1", "localhost"), folder) == (server.ui_url or "")

@@ -41,6 +41,7 @@ async def post(payload: Any, *, lane: str = "short", id: str = "42", **changes: 
     """Run one cycle as a worker would; gives its outcome, or the exception of RetryAfter or of a failed attempt."""
     settings = replace(Settings(http_allow_private=True, http_timeout=timedelta(seconds=20)), **changes)
     message = Message(kind="webhook", id=id, version=3, lane=lane, payload=payload, priority=2, tenant="t")
+
     async with HttpClient(settings) as http:
         ctx = Context(
             attempt=2,
@@ -55,6 +56,7 @@ async def post(payload: Any, *, lane: str = "short", id: str = "42", **changes: 
             outcome = await webhook(message, ctx)
         except (RetryAfter, RetryLater) as exc:
             return exc
+
     to_outcome(outcome, settings.payload_max_bytes)
     return outcome
 
@@ -462,6 +464,7 @@ async def test_a_message_lives_by_the_answers_alone(site: WebSite, serve: Serve,
     def answer(visit: Visit) -> Reply:
         call = json.loads(visit.body)
         calls.append(call)
+
         match call["version"], call["attempt"], len(calls):
             case 0, _, _:
                 return Reply(200, said(again={"after": 1, "tolerance": 0, "data": {"n": 2}}))

@@ -121,10 +121,13 @@ class _Request(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         reply = self.server.site.answer(Visit(self.path, headers, body))
         self.send_response_only(reply.status)
+
         for name, value in self._headers_of(reply):
             self.send_header(name, value)
+
         self.end_headers()
         self.wfile.write(reply.body[: reply.stalls_after])
+
         if reply.stalls_after is not None:
             self.server.site.closing.wait()
             self.close_connection = True

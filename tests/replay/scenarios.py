@@ -278,6 +278,7 @@ async def _live_packed(client: Client, name: str, prefix: str) -> list[WorkflowH
     run_id = await message.start(steps)
     histories: dict[str, WorkflowHistory] = {}
     following = asyncio.create_task(follow_runs(message.handle, client, run_id, histories))
+
     try:
         await life(message)
         last = await wait_at_rest(message.handle, histories)
@@ -287,6 +288,7 @@ async def _live_packed(client: Client, name: str, prefix: str) -> list[WorkflowH
         for workflow_id in (layout_workflow_id(kind), *(pack_workflow_id(kind, n) for n in range(2))):
             with contextlib.suppress(RPCError):  # most have one pack
                 await client.get_workflow_handle(workflow_id).terminate()
+
     return [*histories.values(), last]
 
 

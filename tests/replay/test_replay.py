@@ -22,12 +22,12 @@ from shared.temporal.converter import DATA_CONVERTER
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.steering.stored.stored_pack import StoredPack, read_run
-from tests.claims import check_claims
 from tests.conftest import wait_until
-from tests.processes import worker_process
 from tests.replay.runs import count_types, wait_at_rest
 from tests.replay.scenarios import LIVES, PACK_LIVES, live, serve_lives
-from tests.replayer import make_replayer
+from tests.support.claims import check_claims
+from tests.support.processes import worker_process
+from tests.support.replayer import make_replayer
 from workflows import pack_workflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
@@ -269,17 +269,21 @@ def _number(events: list[HistoryEvent]) -> list[HistoryEvent]:
     """Copy events into a history of their own; those of workflow tasks, and commands, refer to the tasks in it."""
     copies: list[HistoryEvent] = []
     last = dict.fromkeys(_TASK_REFERENCES.values(), 0)
+
     for number, event in enumerate(events, start=1):
         copy = HistoryEvent()
         copy.CopyFrom(event)
         copy.event_id = number
         attributes = getattr(copy, copy.WhichOneof("attributes") or "", None)
+
         for name, value in last.items():
             # of timers and activities, an id refers to what began them; nothing before those was moved
             is_of_task = event.event_type in _TASK_EVENTS or name == "workflow_task_completed_event_id"
             if is_of_task and attributes is not None and name in attributes.DESCRIPTOR.fields_by_name:
                 setattr(attributes, name, value)
+
         copies.append(copy)
         if event.event_type in _TASK_REFERENCES:
             last[_TASK_REFERENCES[event.event_type]] = number
+
     return copies

@@ -14,7 +14,7 @@ from celery import Celery, Task
 
 from dormice.celery import DormiceControl, DormiceTask
 from tests.conftest import wait_until
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ async def celery_worker(
     arguments = [place.broker, place.api, place.kind, str(place.threshold), base]
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.celery_app", *arguments),
+            *(sys.executable, "-m", "tests.support.celery_app", *arguments),
             cwd=ROOT,
             env={**os.environ, "PYTHONWARNINGS": "default"},
             stdout=output,

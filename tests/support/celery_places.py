@@ -17,9 +17,9 @@ from shared.settings import Secret, Settings
 from starter.web.application import make_application
 from starter.web.documents import Installation
 from starter.web.server import serving
-from tests.celery_app import Place
 from tests.conftest import Serve
 from tests.integration.test_control import registry_of
+from tests.support.celery_app import Place
 
 
 @contextlib.asynccontextmanager

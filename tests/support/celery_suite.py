@@ -13,7 +13,7 @@ import pytest
 
 from dormice.celery import DormiceControl, DormiceTask
 from starter.local.kafka.jars import find_cache
-from tests.celery_app import Place
+from tests.support.celery_app import Place
 
 
 @pytest.fixture(scope="session")

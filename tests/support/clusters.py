@@ -11,7 +11,7 @@ import pyspark
 from spark.session.session import make_java_home
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
-from tests.processes import ending_family
+from tests.support.processes import ending_family
 
 LOOPBACK = "127.0.0.1"
 HOME = Path(pyspark.__file__).parent

@@ -22,8 +22,8 @@ from shared.messages.signals import SIGNAL_NAMES, Reschedule, Resume, Signal
 from shared.settings import Settings
 from starter.control import Control
 from tests.conftest import wait_until
-from tests.machine_model import ExpectedMessage, Span
-from tests.machine_worker import PACK, Folder, KilledWorker, make_handlers
+from tests.support.machine_model import ExpectedMessage, Span
+from tests.support.machine_worker import PACK, Folder, KilledWorker, make_handlers
 
 MARGIN = 600.0
 """Seconds from the end of a fast-forward within which nothing may be due: real time goes on meanwhile."""

@@ -17,9 +17,9 @@ from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
-from tests.processes import run_to_end
+from tests.support.processes import run_to_end
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "moving-in.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 PACK = Pack(packs=2, size=1000, coalesce=timedelta(0))
@@ -91,7 +91,7 @@ class Move:
     def handler(self) -> Handler:
         """Make the handler, and write it down for the commands."""
         arguments = ", ".join(map(repr, (self.kind, self.encoding, str(self.ledger))))
-        text = f"from tests.moving_in import make_handler\n\nrun = make_handler({arguments})\n"
+        text = f"from tests.support.moving_in import make_handler\n\nrun = make_handler({arguments})\n"
         (self.folder / "moved.py").write_text(text)
         return make_handler(self.kind, self.encoding, str(self.ledger))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from tests.operations_pages import ServedPage
-from tests.web_ui import find_chromium
+from tests.support.operations_pages import ServedPage
+from tests.support.web_ui import find_chromium
 
 CHROMIUM = find_chromium() or ""
 NO_CHROMIUM = "chromium is not installed (./run browser, or apt-get install chromium)"

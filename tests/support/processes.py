@@ -16,12 +16,12 @@ from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.local.supervised_process import SupervisedProcess
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @contextlib.asynccontextmanager
 async def worker_process(
-    server: EmbeddedServer, settings: Settings, *arguments: str, handlers: str = "tests.handlers"
+    server: EmbeddedServer, settings: Settings, *arguments: str, handlers: str = "tests.support.handlers"
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run `python -m worker` with handlers that keep a ledger against a server; ended with SIGKILL if still alive."""
     with (server.options.data / "worker.log").open("ab") as output:
@@ -98,7 +98,7 @@ async def _intake_process(
                 **os.environ,
                 "TEMPORAL_ADDRESS": server.address,
                 "TEMPORAL_CONFIG_FILE": os.devnull,
-                "DORMICE_HANDLERS": "tests.handlers",
+                "DORMICE_HANDLERS": "tests.support.handlers",
                 "DORMICE_PATIENCE": f"{settings.patience.total_seconds()}s",
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
                 **variables,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import wait_until
-from tests.processes import ending_family
+from tests.support.processes import ending_family
 
 TAKE_IT = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
 """The program gets the terminal as its own, so that Ctrl-C there reaches it."""

@@ -31,12 +31,12 @@ from starter.local.supervised_process import find_free_port
 from starter.local.terminal import echo_err
 from starter.starting.bulk import BulkStarter
 from starter.steering.keepers import GateControl
-from tests.operations_pages import serve_page
-from tests.web_ui import WebUi, find_chromium, open_web_ui
+from tests.support.operations_pages import serve_page
+from tests.support.web_ui import WebUi, find_chromium, open_web_ui
 from worker.main import HEARTBEAT
 from worker.run import WorkerPlan
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SHOWN = "https://example.org/news"
 PACK = Pack(packs=1, size=1000, coalesce=timedelta(minutes=5))
 PACKED = 300
@@ -220,7 +220,7 @@ async def main() -> int:
 
     for path in sorted(IMAGES.glob("*.png")):
         shrink(path)
-        sys.stdout.write(f"{path.relative_to(IMAGES.parents[1])}  {path.stat().st_size / 1000:.0f} KB\n")
+        sys.stdout.write(f"{path.relative_to(IMAGES.parents[2])}  {path.stat().st_size / 1000:.0f} KB\n")
 
     return 0
 

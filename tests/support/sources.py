@@ -6,7 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
     for path in [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from activities import Again, Context, Message, Reject, handler
 from examples.ledger import LEDGER_VARIABLE, ledgered
-from tests.subjects import PACK
+from tests.support.subjects import PACK
 
 KIND = os.environ["VERSIONED_KIND"]
 BUILD = os.environ.get("DORMICE_BUILD_ID", "")

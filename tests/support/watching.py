@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-DEPLOY = Path(__file__).parents[1] / "deploy"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
 RULES_FILE = DEPLOY / "prometheus" / "rules.yml"
 DASHBOARD_FILE = DEPLOY / "grafana" / "dashboards" / "dormice.json"

@@ -13,7 +13,7 @@ from shared.settings import Settings
 from shared.telemetry.metrics import PUBLISHED_METRICS, WORKER_METRICS, MetricValue
 from shared.telemetry.sdk import start_telemetry
 from starter.local.supervised_process import find_free_port
-from tests import watching
+from tests.support import watching
 
 ROOT = Path(__file__).parents[2]
 OF_CORE_LABELS = {"task_queue", "worker_type", "poller_type", "workflow_type", "operation", "status_code"}

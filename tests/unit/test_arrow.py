@@ -259,22 +259,28 @@ def arrays(draw: st.DrawFn, count: int, depth: int = 2) -> Any:
         return store(
             draw(st.sampled_from(KINDS_OF_COUNTS)), draw(st.lists(st.none() | COUNTS, min_size=count, max_size=count))
         )
+
     if way in ("bytes", "texts"):
         raw = pa.array(draw(st.lists(st.none() | st.binary(max_size=3), min_size=count, max_size=count)), pa.binary())
         return raw.view(pa.string()) if way == "texts" else raw
+
     if way == "struct":
         parts = [draw(arrays(count, depth - 1)) for _ in range(draw(st.integers(1, 2)))]
         is_null = pa.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
         return pa.StructArray.from_arrays(parts, ["a", "b"][: len(parts)], mask=is_null)
+
     items = draw(arrays(2 * count, depth - 1))
     ends = sorted(draw(st.lists(st.integers(0, 2 * count), min_size=count - 1, max_size=count - 1)))
     offsets = pa.array([0, *ends, 2 * count], "int32")
+
     if way == "map":
         keys = draw(st.lists(st.text("ab", min_size=1), min_size=2 * count, max_size=2 * count))
         return pa.MapArray.from_arrays(offsets, keys, items)
+
     if way == "dictionary":
         places = draw(st.lists(st.none() | st.integers(0, 2 * count - 1), min_size=count, max_size=count))
         return pa.DictionaryArray.from_arrays(pa.array(places, "int32"), items)
+
     if way == "large":
         return pa.LargeListArray.from_arrays(offsets.cast("int64"), items)
     return pa.ListArray.from_arrays(offsets, items)

@@ -35,7 +35,8 @@ from tests.conftest import wait_until
 
 NOW = 1_795_291_200.0
 SLOTS = 20
-AT_ONCE, LONG = timedelta(seconds=0.05), timedelta(seconds=50)
+AT_ONCE = timedelta(seconds=0.05)
+LONG = timedelta(seconds=50)
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ class Stage:
     async def _act(self, message: Message, ctx: Context) -> Again | Done:
         self.calls[message.id] += 1
         self.attempts.append(ctx.attempt)
+
         match message.payload:
             case "wait":
                 await self.openings[message.id].wait()
@@ -75,6 +77,7 @@ class Stage:
                 return Again(after=timedelta(minutes=1), reason="r" * 250)
             case _:
                 pass
+
         return Again(after=timedelta(minutes=1))
 
     async def _ignore_cancellation(self, message_id: str) -> None:
@@ -174,7 +177,8 @@ async def test_a_slow_call_keeps_nothing_but_its_own_message(monkeypatch: pytest
     run = stage.begin(entry("a"), entry("b", "wait"), entry("c"))
     await stage.run(run.begin)
     first = tell(run.give(range(3)))
-    at_work, slots = run.is_at_work, await stage.free_slots()
+    at_work = run.is_at_work
+    slots = await stage.free_slots()
     asking = asyncio.create_task(stage.run(lambda: run.await_calls([1])))
     stage.openings["b"].set()
     await asking
@@ -251,7 +255,8 @@ async def test_a_version_that_is_at_work_is_not_called_again(monkeypatch: pytest
     monkeypatch.setattr(batch_run, "HOLD", AT_ONCE)
     monkeypatch.setattr(batch_run, "GATHER", AT_ONCE)
     stage = Stage()
-    first, again = stage.begin(entry("a", "wait")), stage.begin(entry("a", "wait"), entry("b"))
+    first = stage.begin(entry("a", "wait"))
+    again = stage.begin(entry("a", "wait"), entry("b"))
     later = stage.begin(entry("a", version=1))
     for run in (first, again, later):
         await stage.run(run.begin)

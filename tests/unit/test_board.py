@@ -69,7 +69,8 @@ def test_a_board_fits_its_terminal(width: int) -> None:
 
 def test_rows_become_lists_only_where_a_table_has_no_room() -> None:
     """There each number bears the name of its column."""
-    wide, narrow = "\n".join(show(FINE, 60)), "\n".join(show(FINE, 30))
+    wide = "\n".join(show(FINE, 60))
+    narrow = "\n".join(show(FINE, 30))
 
     assert "LANE   WORKERS  WAITING     OLDEST  CALLS/S\nshort       12" in wide
     assert "short\n  workers 12, waiting 1,234,\n" in narrow.replace(" \n", "\n").replace(" \n", "\n")

@@ -25,6 +25,7 @@ def follow(*steps: tuple[str, int]) -> PartitionOffsets:
                 offsets.advance(number)
             case _:
                 offsets.committed(number)
+
     return offsets
 
 
@@ -248,7 +249,8 @@ class Consumption(RuleBasedStateMachine):
     def advance(self, partition: Partition, step: int) -> None:
         """Leave markers behind."""
         if partition in self.models:
-            model, held = self.models[partition], self.assignment.find(partition)
+            model = self.models[partition]
+            held = self.assignment.find(partition)
             assert held is not None
             model.next = max(model.next + step, step)
             held.advance(model.next)

@@ -16,7 +16,8 @@ from starter.intake.bridge.window import limits_of
 from starter.records.record import Record
 
 FEEDS = Partition("feeds", 3)
-NOW, EPOCH = 100.0, 1_800_000_000.0
+NOW = 100.0
+EPOCH = 1_800_000_000.0
 """Noon on both clocks."""
 NOTHING = QueueDepth(0, 0, "")
 

@@ -20,10 +20,12 @@ from shared.messages.decision import plan_return
 
 BERLIN = "Europe/Berlin"
 ZONES = sorted(zoneinfo.available_timezones())
-FROM, TO = datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+FROM = datetime(1970, 1, 1, tzinfo=UTC)
+TO = datetime(2100, 1, 1, tzinfo=UTC)
 LAST_CHANGED = 2040  # from 2038 on, clocks change by the same rule each year
 EIGHT = datetime(2026, 11, 26, 8, tzinfo=UTC)
-MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
 
 zones = st.sampled_from(ZONES)
 moments = st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 — as it wants them
@@ -33,7 +35,8 @@ moments = st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.
 def changes(zone: str) -> tuple[datetime, ...]:
     """Give when clocks of a zone change, from the year 1970 to 2100, found without what is under test."""
     found: list[datetime] = []
-    where, step = ZoneInfo(zone), timedelta(days=9)
+    where = ZoneInfo(zone)
+    step = timedelta(days=9)
     at = FROM
     while at < TO:
         if at.astimezone(where).utcoffset() != (at + step).astimezone(where).utcoffset():
@@ -87,9 +90,14 @@ def find_daily(zone: str, hour: int, minute: int, day: date) -> datetime:
     moment = wall.astimezone(UTC)
     if read_wall(moment, zone) == wall.replace(tzinfo=None):
         return moment
-    low, high = wall.replace(fold=1).astimezone(UTC), moment  # the change is between them
+
+    # the change is between them
+    low = wall.replace(fold=1).astimezone(UTC)
+    high = moment
+
     while read_wall(low, zone) < wall.replace(tzinfo=None) or read_wall(low, zone).second:
         low += timedelta(seconds=60 - read_wall(low, zone).second)
+
     assert low <= high + MINUTE
     return low
 
@@ -151,7 +159,8 @@ def expect_running(wanted: tuple[int, ...], zone: str, begin: datetime, end: dat
 def test_what_runs_every_hour_goes_on_through_a_change_of_clocks(zone: str, data: st.DataObject) -> None:
     """Every minute that passes and matches counts, in both passes of an hour that comes twice."""
     change = data.draw(st.sampled_from(changes(zone)))
-    begin, end = change - 2 * timedelta(hours=1), change + 2 * timedelta(hours=1)
+    begin = change - 2 * timedelta(hours=1)
+    end = change + 2 * timedelta(hours=1)
     hours = data.draw(st.sampled_from(["*", "*/1", "0-23", "0/1", "12-11", "0-11,12-23"]))
     for minutes, wanted in (("*/15", (0, 15, 30, 45)), ("*/30", (0, 30)), ("0", (0,)), ("*/60", (0,))):
         calendar = cron(f"{minutes} {hours} * * *", zone=zone)
@@ -212,11 +221,13 @@ SAME = [
 @pytest.mark.parametrize(("written", "plain"), SAME, ids=[written for written, _ in SAME])
 def test_other_ways_to_write_an_expression_give_the_same_moments(written: str, plain: str) -> None:
     """A range may lead over the end of its field, names may be whole, and the words that begin with @ are taken."""
-    calendar, expected = cron(written), cron(plain)
+    calendar = cron(written)
+    expected = cron(plain)
     after = same = datetime(2026, 2, 20, tzinfo=UTC)
 
     for _ in range(40):
-        after, same = calendar.next(after), expected.next(same)
+        after = calendar.next(after)
+        same = expected.next(same)
         assert after == same
 
 

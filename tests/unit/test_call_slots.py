@@ -24,7 +24,8 @@ async def test_all_free_slots_are_taken_at_once() -> None:
 
 async def test_those_who_wait_take_turns() -> None:
     """A batch that wants hundreds gets what is free, and the one behind it what is free next."""
-    slots, taken = CallSlots(1), list[str]()
+    slots = CallSlots(1)
+    taken = list[str]()
     await slots.take(1)
 
     async def take_all(name: str) -> None:
@@ -78,7 +79,9 @@ async def test_who_is_cancelled_holds_up_nobody(*, is_called: bool) -> None:
 
 async def test_there_are_never_more_calls_than_slots() -> None:
     """Whatever batches come, are cut off, or end; in the end all slots are free again."""
-    slots, chance, calls = CallSlots(7), random.Random(5), list[asyncio.Task[None]]()
+    slots = CallSlots(7)
+    chance = random.Random(5)
+    calls = list[asyncio.Task[None]]()
     at_work = most = 0
 
     async def run(count: int) -> None:
@@ -144,7 +147,8 @@ async def test_slow_calls_are_a_few_times_the_quick_ones_at_most() -> None:
 
 async def test_there_are_never_more_calls_than_slots_whatever_gets_slow() -> None:
     """However calls end, quick or slow; in the end all slots of both kinds are free again."""
-    slots, chance = CallSlots(3), random.Random(7)
+    slots = CallSlots(3)
+    chance = random.Random(7)
     quick = slow = most_quick = most_slow = 0
 
     async def call() -> None:
@@ -153,17 +157,21 @@ async def test_there_are_never_more_calls_than_slots_whatever_gets_slow() -> Non
         quick += 1
         most_quick = max(most_quick, quick)
         await asyncio.sleep(0)
+
         is_slow = chance.random() < 0.7 and slots.move_to_slow()
         if is_slow:
             quick -= 1
             slow += 1
             most_slow = max(most_slow, slow)
+
         for _ in range(chance.randrange(30)):
             await asyncio.sleep(0)
+
         if is_slow:
             slow -= 1
         else:
             quick -= 1
+
         slots.give_back(is_slow=is_slow)
 
     await asyncio.gather(*(call() for _ in range(200)))

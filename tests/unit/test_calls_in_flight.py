@@ -100,7 +100,8 @@ async def test_a_slow_call_gives_its_slot_to_quick_ones_once() -> None:
 async def test_a_call_that_was_given_up_keeps_no_slot_and_no_version() -> None:
     """Another call of its version begins, and its own end, if it ever comes, frees nothing a second time."""
     handlers = Handlers()
-    quick, slow = await handlers.begin("feed:a:0"), await handlers.begin("feed:b:0")
+    quick = await handlers.begin("feed:a:0")
+    slow = await handlers.begin("feed:b:0")
     handlers.in_flight.let_be_slow(slow)
     for call in (quick, slow, quick):
         handlers.in_flight.abandon(call)

@@ -23,7 +23,8 @@ SOLO_GROUP, PACKED_GROUP, RECORD_GROUP = (NUMBER_OF[group.kind] for group in (SO
 NUMBER = 1
 """A message that no verb steers."""
 
-WORKER, OTHER_WORKER = 77, 78
+WORKER = 77
+OTHER_WORKER = 78
 
 
 def entry(what: What, at: float, **fields: Any) -> Entry:

@@ -43,7 +43,8 @@ def test_a_chunk_is_full_by_bytes() -> None:
 def test_encoded_entries_fill_the_same_chunks(size: int, payload: str) -> None:
     """Adding many at once stops at the very entry at which adding one by one would."""
     entries = [entry(f"m{n}", payload) for n in range(120)]
-    one_by_one, at_once = [Chunk[int](layout(size=size), 0)], [Chunk[int](layout(size=size), 0)]
+    one_by_one = [Chunk[int](layout(size=size), 0)]
+    at_once = [Chunk[int](layout(size=size), 0)]
     for n, each in enumerate(entries):
         if one_by_one[-1].is_full:
             one_by_one.append(Chunk(layout(size=size), 0))
@@ -92,7 +93,8 @@ def test_large_payloads_fill_a_buffer_before_its_room_is_used(monkeypatch: pytes
 
 def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
     """Every message is in exactly one chunk, that of its pack; tags stay beside their entries."""
-    gathering, packed = ChunkBuffer[int](ROOM), layout(packs=7)
+    gathering = ChunkBuffer[int](ROOM)
+    packed = layout(packs=7)
     for n in range(100):
         assert gathering.add(packed, pack_index(f"m{n}", 7), n, entry(f"m{n}")) is None
     taken = list(gathering.take_all())
@@ -106,7 +108,8 @@ def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
 
 def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
     """The stream may go on between two chunks of what is left."""
-    gathering, small = ChunkBuffer[str](ROOM), layout("small", size=2)
+    gathering = ChunkBuffer[str](ROOM)
+    small = layout("small", size=2)
     gathering.add(small, 0, "b", entry("b"))
     gathering.add(layout("last"), 0, "a", entry("a"))
     left = gathering.take_all()
@@ -131,7 +134,8 @@ def test_what_has_been_gathered_for_long_is_taken_alone() -> None:
 
 def test_ids_are_told_apart_whatever_they_hold() -> None:
     """They lie in one piece, a line each, and other characters than ours end lines, too."""
-    chunk, ids = Chunk[int](layout(), 0), ["a", "b\u2028c", " ", "☃"]
+    chunk = Chunk[int](layout(), 0)
+    ids = ["a", "b\u2028c", " ", "☃"]
     nothing = chunk.ids
     for message_id in ids:
         chunk.add(0, entry(message_id))

@@ -17,7 +17,7 @@ from shared.temporal.search_attributes import REQUIRED
 from starter.cli.main import build_parser
 from starter.local import visibility_indexes as slim
 from starter.local.embedded import DYNAMIC_CONFIG
-from tests import watching
+from tests.support import watching
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
@@ -85,7 +85,8 @@ def test_services_wait_for_what_they_need() -> None:
 def test_a_process_of_ours_has_arguments_and_settings_that_exist(name: str) -> None:
     """Understood by the real parser and settings, healthy where it is asked, with time to drain and no rights."""
     service = SERVICES[name]
-    args, given = build_parser()[0].parse_args(service["command"]), service["environment"]
+    args = build_parser()[0].parse_args(service["command"])
+    given = service["environment"]
     settings = load_settings(environ=given)
     ours = {setting for setting, _, _ in describe_settings()}
 
@@ -103,7 +104,9 @@ def test_a_process_of_ours_has_arguments_and_settings_that_exist(name: str) -> N
 
 def test_what_the_bridge_consumes_is_made_and_where() -> None:
     """Its topic, on the broker that others reach under that address."""
-    bridge, kafka, making = SERVICES["bridge"], SERVICES["kafka"]["environment"], SERVICES["kafka-topics"]
+    bridge = SERVICES["bridge"]
+    kafka = SERVICES["kafka"]["environment"]
+    making = SERVICES["kafka-topics"]
     address = bridge["environment"]["DORMICE_KAFKA_SERVERS"]
     topics = build_parser()[0].parse_args(bridge["command"]).topics
 

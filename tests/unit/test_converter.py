@@ -10,7 +10,8 @@ from temporalio.converter import DataConverter
 
 from shared.temporal.converter import DATA_CONVERTER
 
-OURS, USUAL = DATA_CONVERTER.payload_converter, DataConverter.default.payload_converter
+OURS = DATA_CONVERTER.payload_converter
+USUAL = DataConverter.default.payload_converter
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from tests.unit.test_decision_properties import few_signals
 from tests.unit.test_decision_properties import outcomes as any_outcome
 from tests.unit.test_pack_entry import LIMITING, SPREAD, moments, outcomes, states, usual
 
-KIND, LANE = "feed", "short"
+KIND = "feed"
+LANE = "short"
 spreads = st.sampled_from([SPREAD, LIMITING, PackSpread(0.0, 0.0)])
 ends = moments | st.floats(1.6e9, 4e9)
 alive = (usual | states).filter(lambda state: not state.ended)

@@ -127,7 +127,8 @@ def test_a_reason_that_utf_8_can_not_hold_is_escaped() -> None:
 
 def test_copies_of_one_failure_are_known_and_other_failures_are_not() -> None:
     """A crash writes a letter twice; a replay that was sent twice fails twice."""
-    first, copy = read_dead_letter(lay(RECORD, 1)), read_dead_letter(lay(RECORD, 2))
+    first = read_dead_letter(lay(RECORD, 1))
+    copy = read_dead_letter(lay(RECORD, 2))
     again, twice = (read_dead_letter(lay(replay(lay(RECORD, 1), offset), offset)) for offset in (100, 101))
     made_anew = read_dead_letter(lay(RECORD._replace(value=b"}"), 3))
 

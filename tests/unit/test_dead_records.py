@@ -7,7 +7,7 @@ from shared.messages.envelope import parse_envelope
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import ERROR_CLASSES, Record
-from tests.record_samples import BINARY, EVENT, MAPPED, RULES, STRUCTURED, Options, record, refuse
+from tests.support.record_samples import BINARY, EVENT, MAPPED, RULES, STRUCTURED, Options, record, refuse
 
 DEAD: list[tuple[Record, Options, str, str, str]] = [
     (record(b""), {}, "NotJson", "value", "is no JSON (expecting value at character 1)"),

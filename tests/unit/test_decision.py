@@ -76,7 +76,9 @@ def test_the_last_five_requests_are_remembered() -> None:
 def test_a_signal_with_an_idempotency_key_takes_effect_once(first: Signal, other: Signal) -> None:
     """Neither a repetition nor another signal with its key changes anything, and the message tells them apart."""
     after = decide(ASLEEP, first, NOW)
-    source, repeated, reused = name_request("k"), find_fingerprint(first), find_fingerprint(other)
+    source = name_request("k")
+    repeated = find_fingerprint(first)
+    reused = find_fingerprint(other)
 
     assert after != ASLEEP
     assert after.sources == {**ASLEEP.sources, source: repeated}

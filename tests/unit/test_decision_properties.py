@@ -32,7 +32,9 @@ reprioritizes = st.builds(Reprioritize, st.integers(-1, 7), st.none() | written_
 revises = st.builds(
     Revise, payloads, st.sampled_from(["t/0", "t/1"]), st.integers(-2, 9), lanes, st.none() | written_moments
 )
-pauses, resumes, stops = st.builds(Pause, reasons), st.builds(Resume, reasons), st.builds(Stop, reasons)
+pauses = st.builds(Pause, reasons)
+resumes = st.builds(Resume, reasons)
+stops = st.builds(Stop, reasons)
 pull_forwards = st.builds(PullForward, written_moments | st.just(AS_INDEXED))
 some_of_each: list[st.SearchStrategy[Signal]] = [run_nows, reschedules, reprioritizes, revises, resumes, pull_forwards]
 signals = st.sampled_from([*some_of_each, *some_of_each, resumes, pauses, stops]).flatmap(lambda kind: kind)
@@ -97,7 +99,9 @@ def step_on(state: MessageState, event: Signal | Outcome, now: float) -> Step:
 
 def live(life: Life) -> Iterator[Step]:
     """Let a message live; a handler is only called when the message may run."""
-    state, now = born(), START
+    state = born()
+    now = START
+
     for asleep, meanwhile, outcome, seconds in life:
         for signal in asleep:
             yield (step := step_on(state, signal, now))

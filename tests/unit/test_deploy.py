@@ -64,7 +64,8 @@ def test_a_deployment_runs_a_command_with_settings_that_exist(name: str) -> None
 @each_deployment
 def test_probes_ask_where_the_process_answers(name: str) -> None:
     """At the port and pages of its health endpoint, which listens beyond loopback."""
-    args, (container,) = read_arguments(name), pod(name)["containers"]
+    args = read_arguments(name)
+    (container,) = pod(name)["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     asked = {probe: container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")}
 
@@ -78,7 +79,8 @@ def test_probes_ask_where_the_process_answers(name: str) -> None:
 @each_deployment
 def test_a_pod_is_given_the_time_to_drain_and_no_rights(name: str) -> None:
     """Killed half a minute after its drain time at the earliest; no root, nothing writable but /tmp."""
-    args, spec = read_arguments(name), pod(name)
+    args = read_arguments(name)
+    spec = pod(name)
     (container,) = spec["containers"]
 
     assert spec["terminationGracePeriodSeconds"] >= args.drain_seconds + PATIENCE_SECONDS
@@ -93,7 +95,8 @@ def test_a_pod_is_given_the_time_to_drain_and_no_rights(name: str) -> None:
 
 def test_the_scaler_watches_the_group_and_topic_that_the_bridge_consumes() -> None:
     """From the same broker, from the same beginning, for the deployment that there is."""
-    spec, args = find("ScaledObject", "dormice-bridge")["spec"], read_arguments("dormice-bridge")
+    spec = find("ScaledObject", "dormice-bridge")["spec"]
+    args = read_arguments("dormice-bridge")
     (trigger,) = spec["triggers"]
     asked = trigger["metadata"]
 
@@ -124,7 +127,8 @@ def test_a_pod_tells_its_metrics_at_the_port_that_is_open(name: str) -> None:
 @each_deployment
 def test_a_pod_belongs_to_its_deployment_and_may_be_evicted_one_at_a_time(name: str) -> None:
     """The budget is for the same pods, and for no others."""
-    spec, budget = find("Deployment", name)["spec"], find("PodDisruptionBudget", name)["spec"]
+    spec = find("Deployment", name)["spec"]
+    budget = find("PodDisruptionBudget", name)["spec"]
     labels = spec["selector"]["matchLabels"]
 
     assert labels == spec["template"]["metadata"]["labels"]

@@ -42,7 +42,8 @@ def version(build: str, name: str = "app") -> WorkerDeploymentVersion:
 
 def test_the_current_and_the_ramping_version_get_tasks() -> None:
     """A ramp of no percent gets none; without a current version those do that have no deployment."""
-    current, ramping = version("1"), version("2")
+    current = version("1")
+    ramping = version("2")
     ramp = TaskQueueVersioningInfo(
         current_deployment_version=current, ramping_deployment_version=ramping, ramping_version_percentage=10.0
     )

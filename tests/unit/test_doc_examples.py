@@ -30,7 +30,7 @@ from starter.insight.rehearsal.generator import DAY, GeneratorOptions, generate
 from starter.insight.rehearsal.history_file import ChangeHistories
 from starter.insight.rehearsal.policies import read_policy
 from starter.insight.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
-from tests.sources import PAGES, blocks
+from tests.support.sources import PAGES, blocks
 
 SAVED_BLOCK = re.compile(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -86,7 +86,8 @@ async def listening(status: int = 200) -> AsyncGenerator[Port]:
 
 async def call(module: ModuleType, name: str, payload: Any, version: int = 0, **context: Any) -> Any:
     """Call a module's handler as a worker would, with the client that workers give it."""
-    settings, found = Settings(http_allow_private=True), getattr(module, name)
+    settings = Settings(http_allow_private=True)
+    found = getattr(module, name)
     message = make_message(found, payload, id="a", version=version)
     async with HttpClient(settings) as client:
         return await found(message, make_context(message, settings=settings, http=client.get_session(), **context))
@@ -94,7 +95,8 @@ async def call(module: ModuleType, name: str, payload: Any, version: int = 0, **
 
 async def test_the_readmes_handler_does_what_the_readme_says(load: Load) -> None:
     """It posts with its idempotency key, comes back in a week, ends at 410, waits at 429, fails at 500."""
-    module, week = load("reminder"), Again(after=timedelta(days=7), tolerance=timedelta(minutes=10), reason="sent, 200")
+    module = load("reminder")
+    week = Again(after=timedelta(days=7), tolerance=timedelta(minutes=10), reason="sent, 200")
 
     async def post(status: int) -> Any:
         async with listening(status) as port:
@@ -143,7 +145,8 @@ async def test_the_orders_hook_writes_into_the_chat(load: Load, monkeypatch: pyt
     async with listening() as port:
         monkeypatch.setenv("ORDERS_CHAT", f"http://127.0.0.1:{port.number}/chat")
         rejected = await call(module, "deliver", {})
-        settings, message = Settings(http_allow_private=True), make_message(module.deliver, {}, id="a")
+        settings = Settings(http_allow_private=True)
+        message = make_message(module.deliver, {}, id="a")
         async with HttpClient(settings) as client:
             ctx = make_context(message, settings=settings, http=client.get_session())
             await module.deliver.on_parked(message, ctx, rejected.reason)
@@ -190,7 +193,8 @@ async def test_the_handler_of_the_page_about_limits_has_the_limit_that_it_says(l
 async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(load: Load) -> None:
     """One of the older form becomes one of the present form, and is reminded of three times."""
     module = load("orders")
-    model, payload = module.remind.payload, {"price": 2}
+    model = module.remind.payload
+    payload = {"price": 2}
     reminders: list[int] = []
     for _ in range(3):
         payload = to_outcome(await call(module, "remind", model.read(payload)), 4096, model).payload
@@ -212,7 +216,8 @@ def test_the_examples_of_tests_pass(load: Load) -> None:
 
 async def test_the_order_of_the_handlers_page_is_given_up_after_three_days(load: Load) -> None:
     """It is looked at every hour on the first day, every six hours later, and then somebody is told."""
-    check_payment, told = load("unpaid").check_payment, list[Any]()
+    check_payment = load("unpaid").check_payment
+    told = list[Any]()
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method == "POST":

@@ -47,7 +47,7 @@ from starter.intake.bridge.offsets import Partition
 from starter.intake.bridge.pending_record import PendingRecord, RecordSpans
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
-from tests.sources import BLOCK, PAGES, ROOT, blocks, documented_checks, parse, table
+from tests.support.sources import BLOCK, PAGES, ROOT, blocks, documented_checks, parse, table
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 LINE_MAX = 120
@@ -338,7 +338,8 @@ def test_the_table_of_spans_attributes_is_the_one_in_the_code() -> None:
         return NO_SPAN
 
     telemetry = Telemetry(is_on=True)
-    telemetry.span_maker, telemetry.ratio = begin, 1.0
+    telemetry.span_maker = begin
+    telemetry.ratio = 1.0
     begin_cycle(telemetry, HandlerCall("feed", "a", "short", 0, 1, None, 0.0), 0.0)
     record = Record("feeds", 0, 7, 0, b"a", None)
     delivery = Delivery("feed", "a", "feeds/0", 7)

@@ -131,7 +131,8 @@ async def test_what_does_not_open_is_told(damage: str) -> None:
 
 async def test_without_keys_nothing_changes_but_what_is_sealed_is_refused() -> None:
     """A process without keys writes what it always wrote, and takes nothing sealed for data."""
-    plain, sealing = build_converter(Settings()), build_converter(ring(f"k:{GOOD}"))
+    plain = build_converter(Settings())
+    sealing = build_converter(ring(f"k:{GOOD}"))
 
     assert await plain.encode(["a secret"]) == [PLAIN]
     with pytest.raises(PayloadKeyMissing, match="lacks key 'k'"):

@@ -23,7 +23,8 @@ from shared.packs.reading import read_chunk
 from starter.starting.start_request import first_entry
 from workflows.description import explain_due
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 PACK = Pack(packs=2, size=10)
 
 

@@ -15,7 +15,8 @@ from starter.intake.frontier.due_buffer import REMEMBERED_SECONDS, DueBuffer
 BEGIN = 1_000_000
 NAMES = [QueueName(crawl, key) for crawl in ("DEFAULT", "news") for key in ("a", "b")]
 IDS = [f"{name.crawl}/{name.key}/{number}" for name in NAMES for number in range(4)]
-ROOM, QUEUE_ROOM = 12, 3
+ROOM = 12
+QUEUE_ROOM = 3
 
 ids = st.sampled_from(IDS)
 queues = st.sampled_from(NAMES)
@@ -129,15 +130,18 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(message_id=ids, refetch_at=st.integers(1, 5))
     def offer(self, message_id: str, refetch_at: int) -> None:
         """A pack offers some version of a URL, whatever was put meanwhile."""
-        model, url = self.model, make_url(message_id, refetch_at)
+        model = self.model
+        url = make_url(message_id, refetch_at)
         recent = model.recent.get(message_id)
         expected = True
+
         if message_id not in model.puts and (recent is None or recent[0] == url):
             self.begin_queue(url.queue)
             if message_id in model.urls:
                 model.urls[message_id] = url, model.urls[message_id][1]
             else:
                 expected = model.add(message_id, url, 0)
+
         assert self.buffer.offer(message_id, url, self.now) == expected
 
     @rule(message_id=ids)
@@ -170,7 +174,9 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer.keep_put(message_id, url, self.now)
         is_due = url is not None and 0 < url.refetch_at <= self.now
         put = self.model.puts[message_id]
-        put.url, put.until, put.is_at_hand = url, 0.0, is_due
+        put.url = url
+        put.until = 0.0
+        put.is_at_hand = is_due
         self.model.recent[message_id] = url, self.now
         self.model.stored.pop(message_id, None)
         if url is not None:
@@ -201,15 +207,18 @@ class BufferMachine(RuleBasedStateMachine):
         self, name: QueueName | None, crawl: str | None, limits: tuple[int, int], lease: int, read_max: int
     ) -> None:
         """Somebody takes URLs, and may stop to read at any of them."""
-        model, (queues_max, urls_max) = self.model, limits
+        model = self.model
+        queues_max, urls_max = limits
         if name is not None:
             crawl = name.crawl
+
         wanted = [n for n in NAMES if (n == name if name else crawl in (None, n.crawl))]
         may_give = {n for n in wanted if model.may_give(n, urls_max, self.now)}
         given: dict[QueueName, int] = {}
         key = "" if name is None else name.key
         taken = self.buffer.take(crawl, key, limits, lease, lambda: self.now)
         count = 0
+
         for url in itertools.islice(taken, read_max):
             count += 1
             assert url.queue in may_give, "a queue gave that may not"
@@ -217,10 +226,12 @@ class BufferMachine(RuleBasedStateMachine):
             model.urls[url.url] = url, self.now + lease
             model.queues[url.queue].gave_at = self.now
             given[url.queue] = given.get(url.queue, 0) + 1
+
         taken.close()
         assert all(number <= urls_max for number in given.values()) or not urls_max
         if name is None and queues_max:
             assert len(given) <= queues_max
+
         if count < read_max:  # it was read to its end
             served = len(may_give) if name is not None or not queues_max else min(len(may_give), queues_max)
             assert len(given) == served, "a queue was left out"
@@ -255,7 +266,8 @@ class BufferMachine(RuleBasedStateMachine):
     def peek(self, message_id: str) -> None:
         """What was put last counts, then what is at hand."""
         model = self.model
-        put, recent = model.puts.get(message_id), model.recent.get(message_id)
+        put = model.puts.get(message_id)
+        recent = model.recent.get(message_id)
         if recent is None and message_id in self.model.forgotten:
             return  # it may be remembered for longer
         expected = model.urls.get(message_id, (None, 0))[0] if recent is None else recent[0]
@@ -268,7 +280,8 @@ class BufferMachine(RuleBasedStateMachine):
         """Whatever happens, counts are those of the model."""
         assert len(self.buffer) == len(self.model.urls)
         for name in self.model.queues:
-            active, leased = self.model.count_active(name), self.model.count_leased(name, self.now)
+            active = self.model.count_active(name)
+            leased = self.model.count_leased(name, self.now)
             expected = QueueCounts(1, active, leased, self.model.count_completed(name), int(active > 0 or leased > 0))
             assert self.buffer.count(*name, self.now) == expected
 
@@ -303,7 +316,8 @@ def test_a_late_offer_does_not_bring_an_old_version_back() -> None:
     """A batch that began before a put offers what was stored then, during the put or after it."""
     buffer = DueBuffer(100)
     fill(buffer, "a", count=1)
-    name, old = QueueName("DEFAULT", "a"), CrawlUrl(QueueName("DEFAULT", "a"), "http://a/0", refetch_at=1)
+    name = QueueName("DEFAULT", "a")
+    old = CrawlUrl(QueueName("DEFAULT", "a"), "http://a/0", refetch_at=1)
     assert take(buffer, BEGIN)
     buffer.begin_put(old.url, name)
     assert buffer.offer(old.url, old, BEGIN + 40)
@@ -344,7 +358,8 @@ def test_a_deleted_queue_is_forgotten() -> None:
     """Its delays and blocks too; URLs that are stored still count until they are deleted."""
     buffer = DueBuffer(100)
     fill(buffer, "a", count=1)
-    name, url = QueueName("DEFAULT", "a"), CrawlUrl(QueueName("DEFAULT", "a"), "http://a/0", refetch_at=1)
+    name = QueueName("DEFAULT", "a")
+    url = CrawlUrl(QueueName("DEFAULT", "a"), "http://a/0", refetch_at=1)
     buffer.change(name, None, url)
     buffer.clear(name)
     buffer.drop(name)

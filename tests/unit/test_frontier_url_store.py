@@ -36,7 +36,8 @@ def test_dates_of_one_pack_are_rounded_to_the_same_moments(dates: list[int], sha
 
 def test_the_more_find_no_room_the_longer_each_waits() -> None:
     """Few are offered again as soon as any other; none waits for more than some hours."""
-    few, many = RefusalRate(OFFER), RefusalRate(OFFER)
+    few = RefusalRate(OFFER)
+    many = RefusalRate(OFFER)
     assert OFFER * 0.75 <= few.note(NOW) <= OFFER * 1.25
     waits = [many.note(NOW + number / 2000) for number in range(120_000)]
     assert waits[-1] > 10 * OFFER

@@ -5,7 +5,7 @@ import re
 from itertools import combinations
 from pathlib import Path
 
-from tests.sources import is_written_by_a_program, parse
+from tests.support.sources import is_written_by_a_program, parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/glossary.md").read_text("utf-8")

@@ -18,7 +18,8 @@ from shared.errors import InvalidHandler
 from shared.keepers.limits import Pace
 from shared.messages.message import Outcome
 
-PACE, ALONE = Pace.of(0, 0.0, 2, 60.0), Pace.of(0, 0.0, 1, 60.0)
+PACE = Pace.of(0, 0.0, 2, 60.0)
+ALONE = Pace.of(0, 0.0, 1, 60.0)
 
 
 class Host:
@@ -73,7 +74,8 @@ async def test_no_more_calls_are_at_a_host_than_allowed_and_all_have_their_turn(
 
 async def test_a_handler_with_a_smaller_number_takes_no_more_turns_than_its_own() -> None:
     """Handlers share the count of a host, and a turn goes on only to calls of the same number."""
-    host, alone = Host(), Host()
+    host = Host()
+    alone = Host()
     alone.limits = host.limits
     others = await host.hang()
     waiting = [asyncio.create_task(alone.call(pace=ALONE)) for _ in range(5)]
@@ -141,7 +143,8 @@ async def test_a_message_that_waited_gets_its_turn_when_the_host_is_free(monkeyp
 
 async def test_calls_that_heed_no_time_limit_do_not_stop_a_host_for_good() -> None:
     """Their turns end some seconds after their time, as those of killed workers do; a later end changes none."""
-    host, brief = Host(), Pace.of(0, 0.0, 2, 0.05)
+    host = Host()
+    brief = Pace.of(0, 0.0, 2, 0.05)
     hanging = [asyncio.create_task(host.call(pace=brief)) for _ in range(2)]
     await asyncio.sleep(0.1)
 
@@ -177,7 +180,8 @@ def test_visits_and_webhooks_share_the_count_of_a_host(payload: Any, key: str) -
 
 def test_the_number_is_that_of_the_handler_or_of_the_setting() -> None:
     """A handler's own number comes before the setting."""
-    usual, own = per_host(lambda message: message.id), per_host(lambda message: message.id, at_once=3)
+    usual = per_host(lambda message: message.id)
+    own = per_host(lambda message: message.id, at_once=3)
 
     assert usual.pace(http.timeout_on("short"), usual=8).at_once == 8
     assert own.pace(http.timeout_on("short"), usual=8).at_once == 3

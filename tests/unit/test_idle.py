@@ -98,7 +98,8 @@ def test_what_is_not_wanted_is_saved_for_a_second_and_no_longer() -> None:
 
 def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
     """The index is behind; once it has another due time, that counts."""
-    woken, sleeping = RecentPulls(), SleepingWorkflow(NOW, "a:1", is_pack=False)
+    woken = RecentPulls()
+    sleeping = SleepingWorkflow(NOW, "a:1", is_pack=False)
     woken.note(sleeping, None)
 
     assert woken.due_of(sleeping) is None
@@ -108,7 +109,9 @@ def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
 
 def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
     """Until the index knows better: a due time that moved by seconds is never written there."""
-    woken, pack, until = RecentPulls(), SleepingWorkflow(NOW, "a~1", is_pack=True), NOW + timedelta(minutes=15)
+    woken = RecentPulls()
+    pack = SleepingWorkflow(NOW, "a~1", is_pack=True)
+    until = NOW + timedelta(minutes=15)
     woken.note(pack, until)
 
     assert woken.due_of(pack) == until
@@ -116,13 +119,15 @@ def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
 
 def test_a_pack_that_has_not_begun_what_it_was_woken_for_is_asked_about() -> None:
     """Until it has, the index shows another due time, or it has taken ten seconds; its first due time is known."""
-    woken, until = RecentPulls(), NOW + timedelta(minutes=15)
+    woken = RecentPulls()
+    until = NOW + timedelta(minutes=15)
     first, second = (SleepingWorkflow(NOW + timedelta(seconds=n), f"a~{n}", is_pack=True) for n in range(2))
     message = SleepingWorkflow(NOW, "a:1", is_pack=False)
     for each in (first, second):
         woken.note(each, until)
     woken.note(message, None)
-    found, now = [first, second, message], time.monotonic()
+    found = [first, second, message]
+    now = time.monotonic()
 
     assert woken.find_undone(found, now) == [first, second]
     assert woken.first_undone([second, first]) == first.due_at

@@ -24,6 +24,7 @@ def find_closure(extras: Iterable[str]) -> set[str]:
     locked = defaultdict[str, list[dict[str, Any]]](list)
     for package in tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]:
         locked[package["name"]].append(package)
+
     found = set[tuple[str, str]]()
     waiting = [("dormice", extra) for extra in ("", *extras)]
     while waiting:
@@ -34,6 +35,7 @@ def find_closure(extras: Iterable[str]) -> set[str]:
         for package in locked[name]:
             needed = package["optional-dependencies"][extra] if extra else package.get("dependencies", [])
             waiting += [(one["name"], more) for one in needed for more in ("", *one.get("extra", []))]
+
     return {name for name, _ in found}
 
 

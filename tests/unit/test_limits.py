@@ -40,7 +40,10 @@ class Line:
     """Messages of one key that come when they are due, up to `lateness` too late, ask, wait and are called."""
 
     def __init__(self, pace: Pace, period: float, *, seed: int, lateness: float = 0.5, takes: float = 0.0) -> None:
-        self.pace, self.grace, self.lateness, self.takes = pace, grace_of(period), lateness, takes
+        self.pace = pace
+        self.grace = grace_of(period)
+        self.lateness = lateness
+        self.takes = takes
         self.turns = KeyTurns()
         self.calls: list[float] = []
         self.asked = self.running = self.most = 0
@@ -81,6 +84,7 @@ class Line:
                 self.most = max(self.most, self.running)
                 took = self.takes + ROUND_TRIP
                 heapq.heappush(self._due, (now + took, _ENDS, response.lease_until, took))
+
         for position, look_at in response.later:
             least = 0.5 if self.pace.at_once else 5.0
             self._come_back(look_at, _IN_LINE, position, max(least, (look_at - now) / 8))
@@ -91,7 +95,9 @@ class Line:
             heapq.heappush(self._due, (moment + late, what, number, 0.0))
 
 
-_IN_LINE, _HAS_SLOT, _ENDS = 1, 2, 3
+_IN_LINE = 1
+_HAS_SLOT = 2
+_ENDS = 3
 
 
 def most_in_window(calls: list[float], seconds: float) -> int:
@@ -177,7 +183,8 @@ def test_both_limits_hold_at_the_same_time() -> None:
 
 def test_the_leases_of_a_killed_worker_end_by_themselves() -> None:
     """After the time that the calls may take, and a margin."""
-    turns, pace = KeyTurns(), Pace.of(0, 0.0, 2, LEASE)
+    turns = KeyTurns()
+    pace = Pace.of(0, 0.0, 2, LEASE)
 
     assert len(turns.take(pace, NOW, [], 5).slots) == 2
     assert turns.take(pace, NOW + LEASE - 1, [NOW], 0).slots == []
@@ -186,7 +193,9 @@ def test_the_leases_of_a_killed_worker_end_by_themselves() -> None:
 
 def test_a_changed_limit_counts_from_the_next_request_on() -> None:
     """A higher one lets those in line through ahead of their positions; a lower one spreads them."""
-    turns, slow, fast = KeyTurns(), Pace.of(1, 60.0, 0, LEASE), Pace.of(60, 1.0, 0, LEASE)
+    turns = KeyTurns()
+    slow = Pace.of(1, 60.0, 0, LEASE)
+    fast = Pace.of(60, 1.0, 0, LEASE)
     last_position, look_at = turns.take(slow, NOW, [], 100).later[-1]
 
     assert last_position - NOW > 5900
@@ -196,7 +205,8 @@ def test_a_changed_limit_counts_from_the_next_request_on() -> None:
 
 def test_a_message_that_waits_longer_goes_first_and_newcomers_do_not_overtake_the_line() -> None:
     """Slots go to the first positions; who comes later stands behind."""
-    turns, pace = KeyTurns(), Pace.of(60, 60.0, 0, LEASE)
+    turns = KeyTurns()
+    pace = Pace.of(60, 60.0, 0, LEASE)
     in_line = [position for position, _ in turns.take(pace, NOW, [], 100).later]
     response = turns.take(pace, NOW + 15, in_line[:30], 1)
 
@@ -208,7 +218,8 @@ def test_a_message_that_waits_longer_goes_first_and_newcomers_do_not_overtake_th
 def test_keys_at_rest_are_forgotten_and_no_workflow_keeps_more_than_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of a key for which there is no room come back in a minute; what is dumped are keys in use."""
     monkeypatch.setattr(limits, "KEYS_MAX", 10)
-    shard, pace = ShardTurns({}), Pace.of(1, 60.0, 0, LEASE)
+    shard = ShardTurns({})
+    pace = Pace.of(1, 60.0, 0, LEASE)
 
     def ask(keys: range, at: float) -> list[int]:
         wire = write_requests([TurnRequest(f"key-{n}", pace, [], 1) for n in keys], [])
@@ -290,7 +301,8 @@ def test_a_limit_says_what_it_allows() -> None:
     assert Limit(key="all", at_once=3, per=(60, MINUTE)).summary == "60 in 1 min, 3 at once"
 
 
-SLOT, IN_LINE = Turn(NOW + 9, is_slot=True, key="0a1b2c3d"), Turn(NOW + 9000, is_slot=False, key="0a1b2c3d")
+SLOT = Turn(NOW + 9, is_slot=True, key="0a1b2c3d")
+IN_LINE = Turn(NOW + 9000, is_slot=False, key="0a1b2c3d")
 
 
 def make_state(turn: Turn | None = None) -> MessageState:

@@ -107,7 +107,8 @@ def test_progress_is_what_has_been_done_and_not_what_has_been_read() -> None:
     """All rows may have been read long before the server has taken the first one."""
     summary = LoadCounts(rows=200, position=5000)
     read = summary.done_position
-    summary.started, summary.rejected = 40, 10
+    summary.started = 40
+    summary.rejected = 10
 
     assert (read, summary.done_position) == (0, 1250)
 

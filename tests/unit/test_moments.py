@@ -16,7 +16,7 @@ from shared.messages.timespan import HORIZON, parse_moment
 from starter.intake.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord
-from tests.record_samples import MAPPED, Options, decode, record, refuse
+from tests.support.record_samples import MAPPED, Options, decode, record, refuse
 
 RULES = EnvelopeRules({"feed": "short"})
 AT: Options = MAPPED | {"scheduled_at_from": "/at"}
@@ -217,7 +217,8 @@ def test_rows_have_no_delay_but_moments_as_records_have_them() -> None:
     assert timed.to_fields({"id": 1, "at": 1795291200})["scheduled_at"] == 1795291200
 
 
-FIRST, LAST = datetime(2001, 9, 9, 2, tzinfo=UTC), datetime.now(UTC) + HORIZON - timedelta(days=1)
+FIRST = datetime(2001, 9, 9, 2, tzinfo=UTC)
+LAST = datetime.now(UTC) + HORIZON - timedelta(days=1)
 NEAR = st.datetimes(FIRST.replace(tzinfo=None), LAST.replace(tzinfo=None), timezones=st.just(UTC))
 
 
@@ -226,7 +227,8 @@ def test_every_way_to_write_a_moment_gives_that_moment(moment: datetime, is_text
     """To the precision of each: whole seconds, milliseconds, or all of it."""
     whole = moment.replace(microsecond=0)
     exact = whole + timedelta(milliseconds=moment.microsecond // 1000)
-    seconds, milliseconds = int(whole.timestamp()), int(whole.timestamp()) * 1000 + moment.microsecond // 1000
+    seconds = int(whole.timestamp())
+    milliseconds = int(whole.timestamp()) * 1000 + moment.microsecond // 1000
 
     assert find_moment({"at": str(seconds) if is_text else seconds}, AT) == whole
     assert find_moment({"at": str(milliseconds) if is_text else milliseconds}, AT) == exact

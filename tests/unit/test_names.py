@@ -29,8 +29,10 @@ class NameServer:
 
 async def test_a_name_is_kept_as_long_as_its_records_say() -> None:
     """Within that time nobody is asked again; with no time at all, each time."""
-    kept, passing = NameServer(seconds=60), NameServer(seconds=0)
-    of_kept, of_passing = Names(kept), Names(passing)
+    kept = NameServer(seconds=60)
+    passing = NameServer(seconds=0)
+    of_kept = Names(kept)
+    of_passing = Names(passing)
 
     assert [await of_kept.find("a.example") for _ in range(3)] == [["192.0.2.1"]] * 3
     assert [await of_passing.find("a.example") for _ in range(2)] == [["192.0.2.1"], ["192.0.2.2"]]

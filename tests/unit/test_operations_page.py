@@ -113,7 +113,8 @@ def test_the_capacity_is_a_line_unless_it_is_far_above(per_second: float, line: 
 
 async def test_a_snapshot_is_read_once_for_all_who_look_and_shows_the_last_one_when_the_next_is_late() -> None:
     """Who comes meanwhile waits for the same reading; what fails says why beside the value from before."""
-    reads, gate = Counter[str](), asyncio.Event()
+    reads = Counter[str]()
+    gate = asyncio.Event()
 
     async def read() -> int:
         reads["all"] += 1

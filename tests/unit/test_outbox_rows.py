@@ -53,7 +53,8 @@ def test_a_row_becomes_the_envelope_that_it_describes() -> None:
 
 def test_changes_are_deliveries_with_the_rows_number() -> None:
     """So that a message knows a row that comes again."""
-    upsert, stop = READER.read(row(action="upsert")), READER.read(row(action="stop"))
+    upsert = READER.read(row(action="upsert"))
+    stop = READER.read(row(action="stop"))
 
     assert upsert == Delivery("order", "a", "outbox/1", 7, Envelope(kind="order", id="a", lane="short"))
     assert stop == Delivery("order", "a", "outbox/1", 7)
@@ -118,7 +119,8 @@ def test_a_connection_shows_no_password() -> None:
 
 def test_a_kind_that_can_not_be_stored_rests_longer_each_time() -> None:
     """Others do not; once something of it is stored, its rest is short again, and over once nothing is left."""
-    backoff, seen = KindBackoff(), list[float]()
+    backoff = KindBackoff()
+    seen = list[float]()
     for _ in range(12):
         backoff.note({"b"}, {"a": 3}, "no worker")
         seen.append(backoff.seconds)

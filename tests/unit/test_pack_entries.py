@@ -15,7 +15,8 @@ from workflows.packs.entries import PackEntries
 @given(st.lists(events, max_size=20))
 def test_a_pack_that_condenses_lives_as_one_that_does_not(events: list[tuple[Any, ...]]) -> None:
     """Whatever happens, and whoever reads it meanwhile, each message is the same in both."""
-    usual, condensing = Life(), Life()
+    usual = Life()
+    condensing = Life()
     for event in events:
         condensing.pack.entries.condense("short", NOW)
         for life in (usual, condensing):

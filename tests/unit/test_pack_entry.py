@@ -234,7 +234,8 @@ def test_a_cycle_of_an_entry_is_that_of_its_message(
     before = to_entry(state, "short")
     full = to_state(before, "feed", "short")
     decided = to_entry(decide(begin(full), outcome, now, spread=spread), "short")
-    allowed, decided[LATE] = decided[LATE], spread.limit(decided[LATE])
+    allowed = decided[LATE]
+    decided[LATE] = spread.limit(decided[LATE])
     change = apply_outcome(before, outcome, now, kind="feed", lane="short", spread=spread)
 
     assert to_call(before, "feed", "short", 2) == HandlerCall.of(full, full.attempt + 3)
@@ -247,7 +248,8 @@ def test_a_message_that_looks_at_a_closed_gate_ever_again_does_not_grow() -> Non
     """Only its last look is remembered, beside what else has happened to it, with the moments that they had."""
     failed = Decision(DUE_AT - 90, 7, "failed", DUE_AT, "attempt 1 of 5: ValueError")
     before = to_entry(GOLDEN[1][1]._replace(lane="short", decisions=(failed,)), "short")
-    looked, sizes = before, list[int]()
+    looked = before
+    sizes = list[int]()
     for n in range(8):
         looked = apply_outcome(looked, GATED, DUE_AT + 60 * n, kind="feed", lane="short", spread=SPREAD)
         sizes.append(measure(looked))

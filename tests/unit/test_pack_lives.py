@@ -53,6 +53,7 @@ class Life:
         if event == CONTINUE:
             self._continue_as_new()
             return
+
         match event:
             case "admit", ids, payload, lane, restarts:
                 self._admit(ids, payload, lane, restarts=restarts)
@@ -136,7 +137,8 @@ def test_bytes_are_those_of_what_a_pack_holds(events: list[tuple[Any, ...]]) -> 
 @given(st.lists(events, max_size=25))
 def test_a_message_stays_until_it_has_ended(events: list[tuple[Any, ...]]) -> None:
     """No event makes one vanish, and none is there twice."""
-    life, before = Life(), dict[str, MessageState]()
+    life = Life()
+    before = dict[str, MessageState]()
     for event in events:
         life.happen(event)
         alive = [state.id for state in life.pack.alive()]

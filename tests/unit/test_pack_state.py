@@ -30,11 +30,9 @@ HEADING: dict[str, Any] = {
     "size": 1000,
     "coalesce": 60.0,
 }
-AGAIN, DONE, REJECT = (
-    Outcome("again", after=3600.0, tolerance=0.0),
-    Outcome("done", result="ok"),
-    Outcome("reject", "unfit"),
-)
+AGAIN = Outcome("again", after=3600.0, tolerance=0.0)
+DONE = Outcome("done", result="ok")
+REJECT = Outcome("reject", "unfit")
 GATED = Outcome("gated", "gate mail is closed until it is opened", after=60.0, tolerance=15.0)
 WIRE: dict[str, Any] = {
     **HEADING,
@@ -237,7 +235,8 @@ def test_what_a_person_asks_for_at_once_goes_before_what_is_due_longer() -> None
 @pytest.mark.parametrize("room", [STATE_BYTES_MAX, 700, 0])
 def test_what_a_worker_has_decided_counts_as_if_the_pack_had(outcome: Outcome, room: int) -> None:
     """Also for what finds no room in its pack any more."""
-    given, decided = hold(*map(entry, "abc")), hold(*map(entry, "abc"))
+    given = hold(*map(entry, "abc"))
+    decided = hold(*map(entry, "abc"))
     for pack in (given, decided):
         pack.bytes += STATE_BYTES_MAX - room
     apply(given, take(given), outcome)
@@ -268,7 +267,8 @@ def test_a_batch_is_bound_in_number_and_in_bytes() -> None:
     """What is left over goes with the next one, at once."""
     many = hold(*(entry(f"m{n}") for n in range(BATCH_MAX + 7)))
     large = hold(*(entry(f"m{n}", payload="x" * 4000) for n in range(90)))
-    one, other = take(large), take(large)
+    one = take(large)
+    other = take(large)
 
     assert [len(take(many).ids), len(take(many).ids)] == [BATCH_MAX, 7]
     assert len(one.ids) + len(other.ids) == 90
@@ -300,7 +300,8 @@ def test_what_was_lost_together_is_tried_alone() -> None:
 def test_a_large_lost_batch_is_split_until_the_culprit_is_alone() -> None:
     """Each loss costs as long as three workers live, and each batch a while: of both there are few."""
     pack = hold(*(entry(f"{number:03}") for number in range(200)))
-    sizes, losses = list[int](), list[int]()
+    sizes = list[int]()
+    losses = list[int]()
     while (batch := pack.take(tuple(LANES), NOW, "t")) is not None:
         sizes.append(len(batch.ids))
         if "123" in batch.ids:
@@ -354,7 +355,7 @@ def test_an_outcome_is_decided_on_once() -> None:
     """What a batch has been answered is left no more, and its messages may go on in another batch meanwhile."""
     pack = hold(entry("a"), entry("b"))
     old = take(pack)
-    (again,) = (to_result(old.entries[0], AGAIN, NOW, kind="feed", lane="short", spread=SPREAD),)
+    again = to_result(old.entries[0], AGAIN, NOW, kind="feed", lane="short", spread=SPREAD)
     pack.apply_results(old, [again, STILL_IN_FLIGHT], NOW)
     new = take(pack, NOW + 3600)
     apply(pack, old, DONE, now=NOW + 3600)

@@ -144,7 +144,8 @@ def test_a_kind_grows_in_steps_that_split_each_pack_once_at_most(packs: int, wan
 @pytest.mark.parametrize("packs", [1, 2, 3, 5, 8, 10, 63, 64, 65, 100])
 def test_a_share_says_how_many_ids_a_pack_holds(packs: int) -> None:
     """All shares are one, and each is what 50,000 ids give, within five standard deviations of their number."""
-    ids, found = 50_000, [0] * packs
+    ids = 50_000
+    found = [0] * packs
     for number in range(ids):
         found[pack_index(f"m{number}", packs)] += 1
 

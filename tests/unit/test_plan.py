@@ -17,7 +17,8 @@ from starter.insight.figures import FIGURES, MEASURED, Figure
 from starter.insight.plan import ENCODINGS, EncodingName, Workload, find_batch, find_load, make_plan
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
-HOUR, DAY = 3600.0, 86400.0
+HOUR = 3600.0
+DAY = 86400.0
 
 demands = st.builds(
     Workload,

@@ -9,7 +9,7 @@ from shared.errors import InvalidSetting
 from starter.records.mapping import FormatOptions
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
-from tests.record_samples import (
+from tests.support.record_samples import (
     BINARY,
     EVENT,
     MAPPED,

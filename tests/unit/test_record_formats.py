@@ -7,7 +7,7 @@ import pytest
 
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
-from tests.record_samples import (
+from tests.support.record_samples import (
     BINARY,
     EVENT,
     MAPPED,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shared.messages.envelope import parse_envelope
 from starter.records.record import ERROR_CLASSES, DeadRecord
-from tests.record_samples import (
+from tests.support.record_samples import (
     BINARY,
     EVENT,
     MAPPED,
@@ -66,10 +66,12 @@ def test_any_record_is_read_or_dead(
     try:
         asked = decode(record(value, pairs, key), **options)
     except DeadRecord as exc:
-        error_class, sentence = exc.error_class, str(exc)
+        error_class = exc.error_class
+        sentence = str(exc)
     else:
         assert (asked.envelope is None) == (value is None)
         return
+
     assert error_class in ERROR_CLASSES
     assert sentence.encode()
     assert len(sentence.splitlines()) == 1

@@ -26,7 +26,8 @@ Write = Callable[[str, str], None]
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Write]:
     """Write modules that can be imported; path and module table are as before afterwards."""
-    path, modules = list(sys.path), set(sys.modules)
+    path = list(sys.path)
+    modules = set(sys.modules)
     sys.path.insert(0, str(tmp_path))
 
     def write(name: str, text: str) -> None:

@@ -90,27 +90,34 @@ class Listing:
 
 def count_slowly(changes: Sequence[int], visits: Sequence[int], period: Period) -> Totals:
     """Count from the definitions, for each change by itself."""
-    begin, end = period.measured_from, period.end
+    begin = period.measured_from
+    end = period.end
     totals = Totals([0] * period.hours, histories=1)
     inside = [change for change in changes if period.begin < change < end]
     found = {change: next((visit for visit in visits if visit >= change), None) for change in inside}
+
     for visit in visits:
         if visit >= begin:
             totals.visits += 1
             totals.hours[(visit - begin) // HOUR] += 1
+
     measured = {change: visit for change, visit in found.items() if change >= begin}
     totals.changes = len(measured)
     totals.seen = sum(visit is not None for visit in measured.values())
     totals.finds = len({visit for visit in measured.values() if visit is not None})
     totals.delay = sum(visit - change for change, visit in measured.items() if visit is not None)
     oldest: dict[int | None, int] = {}
+
     for change, visit in found.items():
         oldest[visit] = min(oldest.get(visit, change), change)
+
     for visit, change in oldest.items():
-        since, until = max(change, begin), end if visit is None else visit
+        since = max(change, begin)
+        until = end if visit is None else visit
         if since < until:
             totals.stale += until - since
             totals.squares += (until - change) ** 2 - (since - change) ** 2
+
     return totals
 
 
@@ -143,7 +150,8 @@ def test_the_sums_are_those_of_the_definitions(
 @pytest.mark.parametrize("visits", [3, 30, 120, 1000])
 def test_a_fixed_interval_keeps_poisson_pages_as_fresh_as_the_closed_form_says(visits: int) -> None:
     """Freshness and age, Cho and Garcia-Molina; so do the shares of missed changes and of visits that find one."""
-    pages, changes = 400, 30.0
+    pages = 400
+    changes = 30.0
     histories = histories_of(options_of(pages=pages, law="constant", per_day=changes / 30, seed=3))
     (totals,) = rehearse_all(histories, MONTH, [PacedPolicy(FixedPolicy(round(30 * DAY / visits)))])
     r = changes / visits
@@ -399,7 +407,8 @@ async def test_visits_of_the_handler_http_become_a_history() -> None:
         life = await live(http, message, until=timedelta(days=9), http=session)
     visits = CollectedVisits("http")
     for cycle in life.cycles:
-        due, at = cycle.due_at.timestamp(), cycle.at.timestamp()
+        due = cycle.due_at.timestamp()
+        at = cycle.at.timestamp()
         call = HandlerCall("http", "page", "short", cycle.version, cycle.attempt, {}, due)
         outcome = Outcome("again", after=1.0, tolerance=0.0, reason=cycle.reason, ended_at=at)
         visits.add(to_event(call, outcome, at))

@@ -398,7 +398,8 @@ def test_a_bad_item_of_a_list_is_refused_alone(write: Write) -> None:
 )
 def test_a_file_that_was_cut_off_says_so_after_its_rows(write: Write, name: str, content: bytes, sentence: str) -> None:
     """What came whole is read; that the rest is missing is never silent."""
-    path, seen = write(name, content), list[Row]()
+    path = write(name, content)
+    seen = list[Row]()
     with pytest.raises(GiveUp) as caught, RowSource(path) as source:
         seen.extend(source)
 

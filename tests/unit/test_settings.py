@@ -271,7 +271,9 @@ def test_a_secret_is_shown_to_nobody() -> None:
 
 def test_a_secret_is_what_it_hides() -> None:
     """Settings with the same secret are the same, also after a trip to another process."""
-    one, same, other = Settings(kafka_password=Secret("1")), Settings(kafka_password=Secret("1")), Settings()
+    one = Settings(kafka_password=Secret("1"))
+    same = Settings(kafka_password=Secret("1"))
+    other = Settings()
 
     assert one == same == pickle.loads(pickle.dumps(one))  # noqa: S301 — ours
     assert hash(one) == hash(same)

@@ -97,7 +97,8 @@ WRONG: list[tuple[type[Signal], list[Any], str]] = [
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_a_signal_is_read_as_it_was_sent(signal: Signal) -> None:
     """By a message of its own, from the SDK's dataclass or an object, and by a pack."""
-    name, wire = SIGNAL_NAMES[type(signal)], dataclasses.asdict(signal)
+    name = SIGNAL_NAMES[type(signal)]
+    wire = dataclasses.asdict(signal)
     sent = DATA_CONVERTER.payload_converter.from_payloads(DATA_CONVERTER.payload_converter.to_payloads([signal]))
 
     assert read_signal(type(signal), sent) == read_signal(type(signal), [wire]) == signal

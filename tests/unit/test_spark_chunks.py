@@ -19,7 +19,7 @@ from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_colu
 from spark.tasks.placement import Placement, to_index
 from starter.intake.files.columns import Columns
 from starter.starting.start_request import encode_first_entries, first_entry
-from tests.orders import make_rules
+from tests.support.orders import make_rules
 
 arrow: Any = importlib.import_module("pyarrow")
 
@@ -63,9 +63,11 @@ def batch_of(messages: Iterable[dict[str, Any]]) -> Any:
 @given(st.lists(rows, min_size=1, max_size=5), st.floats(0, 86_400).map(lambda seconds: NOW.timestamp() + seconds))
 def test_entries_are_those_of_envelopes(messages: list[dict[str, Any]], now: float) -> None:
     """Whatever a checked row holds, its pack gets the entry that the envelope of the row would give."""
-    batch, spread = batch_of(messages), PackSpread.of("feed", 7, LAYOUT.coalesce)
+    batch = batch_of(messages)
+    spread = PackSpread.of("feed", 7, LAYOUT.coalesce)
     entries = encode_first_entries(read_columns(batch, LAYOUT), now, spread)
-    columns, rules = Columns(NAMES, "a test"), EnvelopeRules(RULES.kinds, 0)
+    columns = Columns(NAMES, "a test")
+    rules = EnvelopeRules(RULES.kinds, 0)
 
     for row, entry in zip(batch.select(NAMES).to_pylist(), entries, strict=True):
         envelope = parse_envelope(columns.to_fields(list(row.values())), rules)
@@ -114,7 +116,9 @@ def test_a_doubtful_row_is_looked_at_by_itself(damaged: dict[str, Any]) -> None:
 
 def test_rows_are_checked_by_the_model_of_their_kind() -> None:
     """A manifest may be older than a model; kinds without one are not looked at."""
-    rules, good, bad = make_rules(), {"id": "a", "payload": '{"price": 1}'}, {"id": "b", "payload": '{"price": 0}'}
+    rules = make_rules()
+    good = {"id": "a", "payload": '{"price": 1}'}
+    bad = {"id": "b", "payload": '{"price": 0}'}
     orders = [{**row, "kind": "order"} for row in (good, bad)]
 
     assert are_clearly_valid(batch_of([orders[0], {**bad, "kind": "any"}]), rules)
@@ -124,7 +128,8 @@ def test_rows_are_checked_by_the_model_of_their_kind() -> None:
 def test_rows_of_a_pack_share_a_chunk_over_batches() -> None:
     """Only the last chunk is held back, until the next pack begins."""
     given_rows = [{"id": f"m{n}", PLACE: n // 4} for n in range(10)]
-    chunks, made = SortedChunks(), list[Any]()
+    chunks = SortedChunks()
+    made = list[Any]()
     for batch in (batch_of(given_rows[:3]), batch_of(given_rows[3:7]), batch_of(given_rows[7:])):
         for place, part in split_by(PLACE, batch):
             made += chunks.add(LAYOUT, place, read_columns(part, LAYOUT))

@@ -115,11 +115,13 @@ def objects(draw: st.DrawFn) -> bytes:
     names += draw(st.lists(st.sampled_from([*ORDINARY, "scheduled_at", "payload"]), max_size=4))
     if draw(st.integers(0, 3)):
         names = list(dict.fromkeys(names))
+
     members = [(name, draw(st.sampled_from(ORDINARY[name]))) for name in names]
     for name in draw(st.lists(st.sampled_from([*NASTY]), max_size=2)):
         nasty = (name, draw(st.sampled_from(NASTY[name])))
         place = next((n for n, (known, _) in enumerate(members) if known == name), None)
         members = [*members, nasty] if place is None else [*members[:place], nasty, *members[place + 1 :]]
+
     colon, comma, end = draw(
         st.sampled_from([(":", ",", ""), (": ", ", ", ""), (" :\t", ",\r", "\r"), (":", ",", " \r")])
     )
@@ -208,7 +210,8 @@ def test_cells_of_ten_megabytes_are_judged_by_the_rules() -> None:
 def to_cells(columns: dict[str, Any]) -> tuple[CellReader, Any]:
     """Give a table's columns as Spark gives them, and their reader."""
     arrays = [column if isinstance(column, pyarrow.Array) else pyarrow.array(column) for column in columns.values()]
-    cells, count = pyarrow.StructArray.from_arrays(arrays, list(columns)), len(arrays[0])
+    cells = pyarrow.StructArray.from_arrays(arrays, list(columns))
+    count = len(arrays[0])
     table = {"file": pyarrow.array(["a"] * count), "row": pyarrow.array(range(count), "int64"), "cells": cells}
     return CellReader({}, RowMapping(), tuple(columns), "a"), pyarrow.RecordBatch.from_pydict(table)
 
@@ -285,9 +288,11 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
         *draw(st.lists(st.sampled_from([name for name in ORDINARY if name not in ("kind", "id")]), unique=True)),
     ]
     columns: dict[str, Any] = {}
+
     for name in names:
         kind, values = draw(st.sampled_from([("string", CELL_TEXTS[name]), *CELLS.get(name, [])]))
         columns[name] = pyarrow.array([draw(st.sampled_from(values)) for _ in range(count)], kind)
+
     return columns
 
 

@@ -85,7 +85,8 @@ def test_the_receipts_may_be_anywhere() -> None:
 
 def test_each_save_is_a_wish_of_its_own() -> None:
     """Unless a session says otherwise."""
-    first, second = read_write_options({"receipts": "/r"}), read_write_options({"receipts": "/r"})
+    first = read_write_options({"receipts": "/r"})
+    second = read_write_options({"receipts": "/r"})
 
     assert first.session != second.session
     assert first.run != second.run

@@ -15,7 +15,7 @@ from shared.stop_signals import find_stop_signals
 from starter.cli.interruption import run_beside, run_until_signal
 from starter.local.supervised_process import kill_supervised, start_supervised
 from tests.conftest import wait_until
-from tests.processes import ending_family, is_gone
+from tests.support.processes import ending_family, is_gone
 from worker.main import take_signals
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,8 @@ def test_work_beside_a_block_gives_its_result_or_its_error() -> None:
 
 def test_work_beside_a_block_is_cancelled_with_it() -> None:
     """It cleans up before the block's own error goes on, and the error is not replaced."""
-    began, ended = threading.Event(), list[str]()
+    began = threading.Event()
+    ended = list[str]()
 
     async def work() -> None:
         began.set()
@@ -89,7 +90,8 @@ def test_work_beside_a_block_is_cancelled_with_it() -> None:
 
 def test_a_terminal_that_ends_lets_a_worker_drain() -> None:
     """A terminal may hang up twice without it counting as a second signal, which would end a drain at once."""
-    first, second = threading.Semaphore(0), threading.Event()
+    first = threading.Semaphore(0)
+    second = threading.Event()
     with take_signals(first.release, second.set):
         os.kill(os.getpid(), signal.SIGHUP)
         assert first.acquire(timeout=60)
@@ -131,6 +133,7 @@ async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() 
         "starter.local.parent_watch.GRACE_SECONDS = 0.2; starter.local.parent_watch.main(sys.argv[1:])"
     )
     pipe = asyncio.subprocess.PIPE
+
     watch = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, sys.executable, "-c", DEAF), cwd=ROOT, stdin=pipe, stdout=pipe
     )

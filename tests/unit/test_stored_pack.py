@@ -11,7 +11,8 @@ from starter.steering.stored.stored_pack import StoredPack
 from workflows.description import PAGE_MAX, page_of
 from workflows.packs.state import PackState
 
-SOON, LATE = 1_795_291_200_000, 1_795_294_800_000
+SOON = 1_795_291_200_000
+LATE = 1_795_294_800_000
 
 others = st.none() | st.sampled_from(
     [

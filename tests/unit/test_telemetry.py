@@ -18,7 +18,7 @@ from shared.telemetry.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_
 from shared.telemetry.sdk import check_ports, start_telemetry
 from shared.telemetry.spans import NO_SPAN
 from starter.local.supervised_process import find_free_port
-from tests.receivers import Receiver, receiving
+from tests.support.receivers import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]
 FEEDS = {"group": "dormice", "topic": "feeds", "partition": "0"}
@@ -172,7 +172,8 @@ def test_a_span_is_received_with_its_links_its_parent_and_its_error(receiver: Re
         child.end({})
 
     seen = {span.span.name: span for span in receiver.spans}
-    failed, processed = seen["cycle feed"], seen["process feeds"]
+    failed = seen["cycle feed"]
+    processed = seen["process feeds"]
     assert failed.service == "dormice-worker"
     assert failed.attributes == {"version": 3, "outcome": "failed", "error.type": "ValueError"}
     assert failed.links == {"record": ("a" * 32, "b" * 16)}

@@ -114,7 +114,9 @@ def test_what_is_no_moment_is_refused(text: str, phrase: str) -> None:
 
 def test_a_moment_counts_from_the_present_when_none_is_given() -> None:
     """Without `now` the clock is read."""
-    before, moment, after = datetime.now(UTC), parse_moment("now"), datetime.now(UTC)
+    before = datetime.now(UTC)
+    moment = parse_moment("now")
+    after = datetime.now(UTC)
 
     assert before <= moment <= after
 
@@ -178,7 +180,8 @@ def test_a_moment_of_whole_milliseconds_is_rounded_to_itself(milliseconds: int) 
 @given(st.floats(0, MOMENT_MAX))
 def test_a_moment_lies_between_its_milliseconds(moment: float) -> None:
     """Rounded up it is never early, rounded down never late, and by less than one."""
-    down, up = floor_ms(moment), ceil_ms(moment)
+    down = floor_ms(moment)
+    up = ceil_ms(moment)
 
     assert down / 1000 <= moment <= up / 1000
     assert up - down in (0, 1)

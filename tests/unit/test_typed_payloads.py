@@ -30,7 +30,7 @@ from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 from starter.starting.delivery import Delivery
-from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, make_rules, read_older
+from tests.support.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, make_rules, read_older
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
@@ -122,7 +122,8 @@ def test_what_an_older_model_wrote_is_read_by_before() -> None:
         asked.append(dict(old))
         return {"items": [{"price": old.pop("price")}]}
 
-    model, old = model_of(Order, read_older), dict(OLD)
+    model = model_of(Order, read_older)
+    old = dict(OLD)
 
     assert model.read(GOOD) == model.read(old) == Order(items=[Item(price=2)])
     assert asked == [OLD]
@@ -241,7 +242,9 @@ async def test_a_row_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
 @pytest.fixture
 def shipped(tmp_path: Path) -> Iterator[Path]:
     """A folder that only one process knows, with the handlers' module; nothing of it stays behind."""
-    (tmp_path / "shipped_orders.py").write_text(Path(__file__).parents[1].joinpath("orders.py").read_text("utf-8"))
+    (tmp_path / "shipped_orders.py").write_text(
+        Path(__file__).parents[1].joinpath("support", "orders.py").read_text("utf-8")
+    )
     path = list(sys.path)
     yield tmp_path
     sys.path[:] = path

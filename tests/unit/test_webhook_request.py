@@ -13,7 +13,8 @@ from shared.errors import InvalidSetting
 from shared.settings import Settings
 
 URL = "https://example.org/hook"
-OLD, NEW = "o" * 32, "n" * 32
+OLD = "o" * 32
+NEW = "n" * 32
 
 
 @pytest.mark.parametrize(
