@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.idle.capacity import Capacity, is_fresh
 from activities.idle.due_index import SleepingWorkflow
 from activities.idle.overdue import OverdueIndex
-from activities.registry import Registry
+from activities.registry import Registry, declared_packs
 from shared.keepers.gates import GateClosure, pick_implicit
 from shared.lanes import LANES, task_queue
 from shared.messages.placement import MESSAGE_WORKFLOW, kind_of_packs
@@ -22,6 +22,7 @@ from shared.temporal.deployment import Version, find_taking, name_version, takeo
 from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
 from starter.insight.doctor.server import Server
+from starter.insight.doctor.wakes import KINDS_READ, check_kind
 from starter.local.terminal import plural
 from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection, quote
@@ -77,6 +78,7 @@ class Lanes:
             Check("workflows", self._check_workflows, known),
             Check("messages", self._check_messages, (*known, "search attributes"), is_slow=True),
             Check("kinds", self._check_kinds, (*known, "search attributes"), is_slow=True),
+            Check("wakes", self._check_wakes, (*known, "search attributes"), is_slow=True),
             Check("gates", self._check_gates, known),
         ]
 
@@ -159,6 +161,15 @@ class Lanes:
         names = sorted({workflow.typed_search_attributes.get(KIND) or "?" async for workflow in found})
         remedy = "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too"
         return warning(f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}", remedy)
+
+    async def _check_wakes(self) -> Found:
+        if self._registry is None:
+            return unknown(f"{NOT_LOOKED_AT}, see handlers")
+
+        kinds = sorted(declared_packs(self._registry))[:KINDS_READ]
+        found = [await check_kind(self._server.client, kind) for kind in kinds]
+        complaints = [finding for finding in found if finding is not None]
+        return complaints or fine("packs run enough messages in a wake, or wake seldom")
 
     async def _check_gates(self) -> Found:
         now = self._server.now()
