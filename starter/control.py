@@ -73,7 +73,7 @@ class Control:
     def _kinds(self) -> Registry:
         return self._registry or load_registry(self._settings)
 
-    async def start(self, wish: Envelope | Mapping[str, Any]) -> Receipt[None]:
+    async def start(self, request: Envelope | Mapping[str, Any]) -> Receipt[None]:
         """Start one message, also one that has finished, and return its receipt, whose outcome is STARTED.
 
         Everything else is raised: MessageAlive when the message is alive, and stays as it is; InvalidEnvelope for an
@@ -82,7 +82,7 @@ class Control:
         does not answer within the setting `patience`. With an idempotency key a repeated start is the first one;
         IdempotencyKeyReused is raised when the key came with another body before.
         """
-        envelope = self._check(wish)
+        envelope = self._check(request)
         receipt = await self._starter.start(envelope, None)
         if receipt.outcome is StartOutcome.ALREADY_RUNNING:
             raise MessageAlive(receipt.workflow_id, receipt.run_id)
@@ -94,7 +94,7 @@ class Control:
 
     async def upsert(
         self,
-        wish: Envelope | Mapping[str, Any],
+        request: Envelope | Mapping[str, Any],
         *,
         if_version: int | None = None,
         if_due_before: datetime | None = None,
@@ -109,7 +109,7 @@ class Control:
         With a condition nothing is started: MessageNotFound is raised when the message is not alive, ConditionUnmet
         when it is at another version or not due before that moment. Everything else is raised as by `start`.
         """
-        envelope = self._check(wish)
+        envelope = self._check(request)
         receipt = await self._upsert_sender.upsert(envelope, UpsertConditions(if_version, if_due_before))
         if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED):
             raise _to_error(receipt, envelope)
@@ -117,8 +117,8 @@ class Control:
         self._packs.layouts.forget(envelope.kind)
         return receipt
 
-    def _check(self, wish: Envelope | Mapping[str, Any]) -> Envelope:
-        fields = wish.model_dump() if isinstance(wish, Envelope) else wish
+    def _check(self, request: Envelope | Mapping[str, Any]) -> Envelope:
+        fields = request.model_dump() if isinstance(request, Envelope) else request
         return parse_envelope(fields, envelope_rules(self._settings, self._kinds))
 
     async def run_now(self, kind: str, message_id: str, reason: str = "") -> str:

@@ -159,11 +159,11 @@ class Formats:
             document = read_value(record.value, headers)
         return self._read_fields(RecordView(record.key, headers, document, timestamp=record.timestamp))
 
-    def _read_fields(self, sight: RecordView) -> dict[str, Any]:
-        document = sight.document
+    def _read_fields(self, view: RecordView) -> dict[str, Any]:
+        document = view.document
         if self._options.id_from is not None:
             _refuse_delete(document)
-            return map_fields(self._options, sight)
+            return map_fields(self._options, view)
 
         if not isinstance(document, dict):
             raise DeadRecord("NotAnObject", "is no JSON object; send an envelope, or map it with --id-from", "value")
@@ -172,11 +172,11 @@ class Formats:
             flaw = "is a change of Debezium and no envelope"
             raise DeadRecord("InvalidField", f"{flaw}; map it with --id-from, {_DEBEZIUM_HINT}", "value")
         if self._options.kind is not None:
-            _agree_on_kind(fields, find_kind(self._options.kind, sight))
+            _agree_on_kind(fields, find_kind(self._options.kind, view))
         return fields
 
-    def _read_event_fields(self, event: CloudEvent, sight: RecordView) -> dict[str, Any]:
-        fields = map_fields(self._options, sight)
+    def _read_event_fields(self, event: CloudEvent, view: RecordView) -> dict[str, Any]:
+        fields = map_fields(self._options, view)
         if "kind" not in fields:
             fields["kind"] = self._read_type(event.type)
         fields.setdefault("id", event.message_id)
@@ -192,18 +192,18 @@ class Formats:
                 raise DeadRecord(exc.flaw, reason, exc.field) from exc
         return event_type
 
-    def _read_tombstone(self, sight: RecordView) -> "_StopRequest":
+    def _read_tombstone(self, view: RecordView) -> "_StopRequest":
         kind = self._options.kind
         id_from = self._options.id_from
         told = kind if isinstance(kind, str) or (kind is not None and kind.part == "header") else None  # by no value
         origin = None if id_from is None or id_from == KEY or id_from.part == "value" else id_from
 
-        key = "" if origin and told else KEY.find(sight)
+        key = "" if origin and told else KEY.find(view)
         if origin is None and id_from != KEY:
             _refuse_object(key)
-        message_id = to_id(find_required("id", origin, sight)) if origin else key
+        message_id = to_id(find_required("id", origin, view)) if origin else key
         if told:
-            return _StopRequest(find_kind(told, sight), message_id)
+            return _StopRequest(find_kind(told, view), message_id)
 
         name, colon, rest = key.partition(":")
         if not colon or (origin is not None and origin.part == "key"):

@@ -45,22 +45,22 @@ class Origin:
     steps: tuple[str, ...] = ()
     """The pointer's parts, unescaped."""
 
-    def find(self, sight: RecordView) -> Any:
+    def find(self, view: RecordView) -> Any:
         """Give the value there, or MISSING; raises DeadRecord when the key is null, or what has to be text is none.
 
         A header `ce_…` is also found as an attribute of a structured CloudEvent.
         """
         if self.part == "value":
-            return self._find_in(sight.document)
+            return self._find_in(view.document)
         if self.part == "header":
-            if (attribute := sight.attributes.get(self.name)) is not None:
+            if (attribute := view.attributes.get(self.name)) is not None:
                 return attribute
-            raw = sight.headers.get(self.name)
+            raw = view.headers.get(self.name)
             return MISSING if raw is None else read_text(raw, f"header {self.name}")
-        if sight.key is None:
+        if view.key is None:
             raise DeadRecord("MissingKey", "is null, but the id comes from it; produce records with a key", "key")
 
-        text = sight.key if isinstance(sight.key, str) else read_key(sight.key, sight.headers)
+        text = view.key if isinstance(view.key, str) else read_key(view.key, view.headers)
         return self._find_in(read_json(text, "key")) if self.steps else text
 
     def _find_in(self, place: Any) -> Any:
@@ -214,7 +214,7 @@ def _read_kind(text: str) -> str | Origin:
     return text
 
 
-def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
+def map_fields(options: FormatOptions, view: RecordView) -> dict[str, Any]:
     """Give the envelope fields that the options name; kind and id only if they name them. Raises DeadRecord.
 
     An optional field whose origin is null or absent keeps its default; kind, id and payload must be there.
@@ -223,44 +223,44 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     if options.kind is not None:
-        fields["kind"] = find_kind(options.kind, sight)
+        fields["kind"] = find_kind(options.kind, view)
     if options.id_from is not None:
-        fields["id"] = to_id(find_required("id", options.id_from, sight))
+        fields["id"] = to_id(find_required("id", options.id_from, view))
 
     for name, origin in options.extras:
-        value = origin.find(sight)
+        value = origin.find(view)
         if value is not MISSING and value is not None:
             if name == "delay":
-                fields["scheduled_at"] = read_delay(value, options.delay_unit, sight.timestamp)
+                fields["scheduled_at"] = read_delay(value, options.delay_unit, view.timestamp)
             else:
                 fields[name] = _convert(name, value, origin)
 
-    payload = sight.document
+    payload = view.document
     if (origin := options.payload_from) is not None:
-        payload = find_required("payload", origin, sight, may_be_null=True)
+        payload = find_required("payload", origin, view, may_be_null=True)
         if origin.part == "header":
             payload = read_json(payload, "payload")
 
     return {**fields, "payload": payload}
 
 
-def find_kind(kind: str | Origin, sight: RecordView) -> Any:
+def find_kind(kind: str | Origin, view: RecordView) -> Any:
     """Give the kind that `--kind` names; raises DeadRecord when the record does not have it."""
-    return kind if isinstance(kind, str) else find_required("kind", kind, sight)
+    return kind if isinstance(kind, str) else find_required("kind", kind, view)
 
 
-def find_required(name: str, origin: Origin, sight: RecordView, *, may_be_null: bool = False) -> Any:
+def find_required(name: str, origin: Origin, view: RecordView, *, may_be_null: bool = False) -> Any:
     """Give the value of a required field; raises DeadRecord when it is absent, or null where that is no value."""
-    value = origin.find(sight)
+    value = origin.find(view)
     if value is MISSING or (value is None and not may_be_null):
         raise DeadRecord("MissingField", f"is missing: there is no {origin}; send it", name)
     return value
 
 
-def find_deleted_id(id_from: Origin, sight: RecordView) -> Any:
+def find_deleted_id(id_from: Origin, view: RecordView) -> Any:
     """Give the id of a deleted row; raises DeadRecord where neither its last state nor its key has it."""
     try:
-        return to_id(find_required("id", id_from, sight))
+        return to_id(find_required("id", id_from, view))
     except DeadRecord as exc:
         if exc.error_class != "MissingField":
             raise
@@ -269,11 +269,11 @@ def find_deleted_id(id_from: Origin, sight: RecordView) -> Any:
         raise DeadRecord("MissingField", f"{flaw}; {remedy}", "id") from exc
 
 
-def check_same_id(id_from: Origin, sight: RecordView, before: Any) -> None:
+def check_same_id(id_from: Origin, view: RecordView, before: Any) -> None:
     """Raise DeadRecord for an update that gives a row another id: the message of the old one would live on."""
     if id_from.part != "value":
         return
-    old, new = (to_id(id_from.find(replace(sight, document=row))) for row in (before, sight.document))
+    old, new = (to_id(id_from.find(replace(view, document=row))) for row in (before, view.document))
     if old not in (MISSING, None) and old != new:
         flaw = f"was {str(old)[:60]!r} and became {str(new)[:60]!r} by an update, which one record can't follow"
         raise DeadRecord("InvalidField", f"{flaw}; stop the old message by hand, or take the id from the key", "id")

@@ -82,18 +82,18 @@ class BulkStarter:
             layouts=self._layouts,
         )
 
-    async def start(self, wish: Wish, tag: Tag) -> Receipt[Tag]:
+    async def start(self, request: Wish, tag: Tag) -> Receipt[Tag]:
         """Start one message, or deliver it, and return its receipt.
 
         With an idempotency key a repeated start is the first one, and one with another body is rejected.
         Raises Misconfigured when the server refuses this client.
         """
-        envelope = wish.envelope if isinstance(wish, Delivery) else wish
-        found = await self._find_pack(wish, tag, lacks_lane=_lacks_lane(envelope))
+        envelope = request.envelope if isinstance(request, Delivery) else request
+        found = await self._find_pack(request, tag, lacks_lane=_lacks_lane(envelope))
         if isinstance(found, Layout):
-            chunk = Chunk[Tag](found, pack_index(wish.id, found.packs))
-            chunk.add(tag, _to_entry(found, chunk.index, wish, envelope))
-            found = self._start_chunk(chunk, _name_session(wish))
+            chunk = Chunk[Tag](found, pack_index(request.id, found.packs))
+            chunk.add(tag, _to_entry(found, chunk.index, request, envelope))
+            found = self._start_chunk(chunk, _name_session(request))
 
         (receipt,) = await found
         return receipt
@@ -157,12 +157,12 @@ class BulkStarter:
                     await self._hand_over([item], pool)
                     continue
                 layout: Layout | None = None
-                for tag, wish in item if isinstance(item, list) else [item]:
-                    envelope = wish.envelope if isinstance(wish, Delivery) else wish
+                for tag, request in item if isinstance(item, list) else [item]:
+                    envelope = request.envelope if isinstance(request, Delivery) else request
                     lacks_lane = _lacks_lane(envelope)
-                    if layout is None or layout.kind != wish.kind or lacks_lane:
-                        layout = await self._start_unless_packed(wish, tag, pool, lacks_lane=lacks_lane)
-                    if layout is not None and (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
+                    if layout is None or layout.kind != request.kind or lacks_lane:
+                        layout = await self._start_unless_packed(request, tag, pool, lacks_lane=lacks_lane)
+                    if layout is not None and (chunk := _gather(buffer, layout, request, envelope, tag)) is not None:
                         await self._hand_over([chunk], pool)
                         layout = None  # that may have taken long, and another layout may hold now
             async with flushing:  # let a flush finish: its chunk is no longer in the buffer
@@ -177,53 +177,53 @@ class BulkStarter:
             await asyncio.sleep(0)  # the call is sent now, and answered while the next chunk is gathered
 
     async def _start_unless_packed(
-        self, wish: Wish, tag: Tag, pool: TaskPool[Receipts[Tag]], *, lacks_lane: bool
+        self, request: Wish, tag: Tag, pool: TaskPool[Receipts[Tag]], *, lacks_lane: bool
     ) -> Layout | None:
         """Give the layout of a message that goes to a pack; start any other, and give None."""
-        found = await self._find_pack(wish, tag, lacks_lane=lacks_lane)
+        found = await self._find_pack(request, tag, lacks_lane=lacks_lane)
         if isinstance(found, Layout):
             return found
         await pool.submit(found)
         return None
 
     async def _find_pack(
-        self, wish: Wish, tag: Tag, *, lacks_lane: bool
+        self, request: Wish, tag: Tag, *, lacks_lane: bool
     ) -> Layout | Coroutine[Any, Any, Receipts[Tag]]:
         """Give the layout of a message that goes to a pack, and what starts or fails any other."""
         try:
-            layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
+            layout = self._layouts.known(request.kind) or await self._find_layout(request)
         except RetryLater as exc:
-            return _fail(wish, tag, str(exc), self._layouts.attempts)
+            return _fail(request, tag, str(exc), self._layouts.attempts)
         if layout is None or lacks_lane:
-            return self._start_solo(wish, tag)  # which rejects a message without a lane
+            return self._start_solo(request, tag)  # which rejects a message without a lane
         return layout
 
-    async def _find_layout(self, wish: Wish) -> Layout | None:
-        if isinstance(wish, Delivery):
-            if wish.envelope is None:  # a stop must not fix the layout of a kind
-                return await self._layouts.find_patiently(wish.kind)
-            wish = wish.envelope
-        return await self._layouts.ensure(wish.kind, wish.lane or "short")
+    async def _find_layout(self, request: Wish) -> Layout | None:
+        if isinstance(request, Delivery):
+            if request.envelope is None:  # a stop must not fix the layout of a kind
+                return await self._layouts.find_patiently(request.kind)
+            request = request.envelope
+        return await self._layouts.ensure(request.kind, request.lane or "short")
 
     async def _start_chunk(self, chunk: Chunk[Tag], key: str = "") -> Receipts[Tag]:
         return await self._packs.admit(chunk, self._session or key or str(uuid.uuid4()))
 
-    async def _start_solo(self, wish: Wish, tag: Tag) -> Receipts[Tag]:
-        if isinstance(wish, Delivery):
-            return [await self._solo.deliver(wish, tag)]
+    async def _start_solo(self, request: Wish, tag: Tag) -> Receipts[Tag]:
+        if isinstance(request, Delivery):
+            return [await self._solo.deliver(request, tag)]
         session = self._session or str(uuid.uuid4())
-        return [await self._solo.start(wish, tag, session=session, restarts_finished=self._restarts_finished)]
+        return [await self._solo.start(request, tag, session=session, restarts_finished=self._restarts_finished)]
 
 
-def _name_session(wish: Wish) -> str:
+def _name_session(request: Wish) -> str:
     """Name what each repetition of a start with an idempotency key belongs to; empty without one."""
-    if isinstance(wish, Delivery) or not wish.idempotency_key:
+    if isinstance(request, Delivery) or not request.idempotency_key:
         return ""
-    return f"{wish.idempotency_key}|{wish.fingerprint}"
+    return f"{request.idempotency_key}|{request.fingerprint}"
 
 
-async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
-    return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
+async def _fail(request: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
+    return [Receipt(tag, workflow_id(request.kind, request.id), StartOutcome.FAILED, "", reason, attempts)]
 
 
 def _lacks_lane(envelope: Envelope | None) -> bool:
@@ -231,23 +231,23 @@ def _lacks_lane(envelope: Envelope | None) -> bool:
 
 
 def _gather(
-    buffer: ChunkBuffer[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
+    buffer: ChunkBuffer[Tag], layout: Layout, request: Wish, envelope: Envelope | None, tag: Tag
 ) -> Chunk[Tag] | None:
-    index = pack_index(wish.id, layout.packs)
-    return buffer.add(layout, index, tag, _to_entry(layout, index, wish, envelope))
+    index = pack_index(request.id, layout.packs)
+    return buffer.add(layout, index, tag, _to_entry(layout, index, request, envelope))
 
 
-def _to_entry(layout: Layout, index: int, wish: Wish, envelope: Envelope | None) -> Entry:
+def _to_entry(layout: Layout, index: int, request: Wish, envelope: Envelope | None) -> Entry:
     now = time.time()
-    if isinstance(wish, Delivery):
-        sources = wish.sources
-        trace = wish.trace
+    if isinstance(request, Delivery):
+        sources = request.sources
+        trace = request.trace
     else:
-        sources = find_sources(wish)
+        sources = find_sources(request)
         trace = NO_TRACE
 
     if envelope is None:
-        ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
+        ended = MessageState(request.kind, request.id, layout.lane, now, now, ended="stopped", sources=sources)
         return to_entry(ended, layout.lane)
 
     spread = _find_spread(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None

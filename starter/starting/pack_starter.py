@@ -31,7 +31,7 @@ ADMIT = "admit"
 FULL_FACTOR = 2
 """A full pack can't say how much more would come to it: its kind gets twice as many packs."""
 
-_Fates = dict[int, tuple[StartOutcome, str]]
+_Outcomes = dict[int, tuple[StartOutcome, str]]
 """Outcome and reason of each message of a chunk that was not simply started, by its position."""
 
 _FULL = (StartOutcome.FAILED, "its pack is full")
@@ -39,7 +39,7 @@ _FULL = (StartOutcome.FAILED, "its pack is full")
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    fates: _Fates
+    outcomes: _Outcomes
     attempts: int = 1
     run_id: str = ""
 
@@ -82,7 +82,7 @@ class PackStarter:
         give_up_at = time.monotonic() + self._settings.patience.total_seconds()
         answer = await self._admit_once(chunk, session)
         attempts = 0
-        while full := [position for position, fate in answer.fates.items() if fate is _FULL]:
+        while full := [position for position, outcome in answer.outcomes.items() if outcome is _FULL]:
             if self._layouts is None or time.monotonic() >= give_up_at:
                 break
             await asyncio.sleep(backoff_seconds(attempts))
@@ -91,8 +91,8 @@ class PackStarter:
             # under a token of its own: the pack would only repeat what it said of the last one
             again = await self._admit_once(chunk.pick(full), f"{session}/{attempts}")
             for position in full:
-                del answer.fates[position]
-            answer.fates.update((full[position], fate) for position, fate in again.fates.items())
+                del answer.outcomes[position]
+            answer.outcomes.update((full[position], outcome) for position, outcome in again.outcomes.items())
         return self._make_receipts(chunk, answer)
 
     async def _admit_once(self, chunk: Chunk[Any], session: str) -> "_Answer":
@@ -112,7 +112,7 @@ class PackStarter:
         if answer.started:
             repeated = dict.fromkeys(_find_repeated(chunk.ids), self._outcomes[KNOWN])
             return _Answer(repeated, attempts, answer.run_id)
-        return _Answer(await self._query_fates(chunk, token), attempts, answer.run_id)
+        return _Answer(await self._query_outcomes(chunk, token), attempts, answer.run_id)
 
     def _make_receipts(self, chunk: Chunk[Tag], answer: "_Answer") -> ChunkReceipts[Tag]:
         name = pack_workflow_id(chunk.layout.kind, chunk.index)
@@ -123,7 +123,7 @@ class PackStarter:
             waited = f"and its kind has not got more packs within {self._settings.patience}"
             refusal = (StartOutcome.FAILED, f"its pack {name} is full, {waited}; see 'dormice doctor', and try again")
 
-        outcomes = {position: refusal if fate is _FULL else fate for position, fate in answer.fates.items()}
+        outcomes = {position: refusal if outcome is _FULL else outcome for position, outcome in answer.outcomes.items()}
         return ChunkReceipts(
             kind=chunk.layout.kind,
             ids=chunk.ids,
@@ -154,14 +154,14 @@ class PackStarter:
         request.request_id = token
         return request
 
-    async def _query_fates(self, chunk: Chunk[Any], token: str) -> _Fates:
+    async def _query_outcomes(self, chunk: Chunk[Any], token: str) -> _Outcomes:
         everyone = range(len(chunk.tags))
         try:
-            return await self._find_fates(chunk, chunk.index, token, everyone)
+            return await self._find_outcomes(chunk, chunk.index, token, everyone)
         except RetryLater as exc:
             return dict.fromkeys(everyone, (StartOutcome.FAILED, str(exc)))
 
-    async def _find_fates(self, chunk: Chunk[Any], index: int, token: str, positions: Sequence[int]) -> _Fates:
+    async def _find_outcomes(self, chunk: Chunk[Any], index: int, token: str, positions: Sequence[int]) -> _Outcomes:
         """Query the pack, and the packs to which it has forwarded messages that moved there; raises RetryLater."""
         receipt = await self._query_receipt(pack_workflow_id(chunk.layout.kind, index), token)
         if CROWDING in receipt and self._layouts is not None:
@@ -169,17 +169,17 @@ class PackStarter:
             with contextlib.suppress(RetryLater):  # whoever starts the next message asks again
                 await self._layouts.ask_for_room(chunk.layout, crowding)
 
-        fates: _Fates = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
-        fates |= {positions[int(n)]: _FULL for n in receipt.get(FULL, ())}
+        outcomes: _Outcomes = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
+        outcomes |= {positions[int(n)]: _FULL for n in receipt.get(FULL, ())}
         for name, outcome in self._outcomes.items():
-            fates |= {positions[n]: outcome for n in receipt.get(name, ())}
+            outcomes |= {positions[n]: outcome for n in receipt.get(name, ())}
 
         if MOVED_BY in receipt:
-            left = [position for position in positions if position not in fates]
+            left = [position for position in positions if position not in outcomes]
             for other, part in _group_by_pack(chunk.ids, left, receipt[MOVED_BY]).items():
                 if other != index:
-                    fates |= await self._find_fates(chunk, other, token, part)
-        return fates
+                    outcomes |= await self._find_outcomes(chunk, other, token, part)
+        return outcomes
 
     async def _query_receipt(self, name: str, token: str) -> dict[str, Any]:
         pack = self._client.get_workflow_handle(name)

@@ -80,7 +80,7 @@ async def test_dead_letters_that_nobody_takes_hold_up_their_partition_alone(
     numbers = range(PARTITIONS)
     async with producing(broker.address) as producer, bridging() as bridge:
         await producer.send_and_wait(kind, b"{", key=b"poison", partition=0)
-        await wait_until(lambda: bridge.intake.blocked, "its dead letter is refused")
+        await wait_until(lambda: bridge.scheduler.blocked, "its dead letter is refused")
         for number in numbers:
             await producer.send_and_wait(kind, b"1", key=b"k%d" % number, partition=number)
         await wait_until(lambda: len(seen) == PARTITIONS - 1, "the other partitions go on")
@@ -90,7 +90,7 @@ async def test_dead_letters_that_nobody_takes_hold_up_their_partition_alone(
 
         await wait_until(lambda: _equals(progress, [0, 1, 1]), "only theirs is committed")
         meanwhile = dict(seen)
-        blocked = [*bridge.intake.blocked]
+        blocked = [*bridge.scheduler.blocked]
         await configure_topic(broker.address, kind + SUFFIX, max_message_bytes=1_000_000)
         await wait_until(lambda: len(seen) == PARTITIONS, "it goes on by itself")
         await wait_until(lambda: _equals(progress, [2, 1, 1]), "nothing is left")
@@ -120,7 +120,7 @@ async def test_a_topic_that_was_made_again_while_the_bridge_was_away_is_another_
     await _send(broker, kind, 4)
     async with bridging() as bridge:
         await wait_until(lambda: seen == {"k": 4}, "the newest record of the new topic counts")
-        outcomes = bridge.desk.outcomes
+        outcomes = bridge.delivery_loop.outcomes
 
     assert outcomes["ignored"] == 0
 

@@ -282,7 +282,7 @@ class Work(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.intake = RecordScheduler(TIGHT)
+        self.scheduler = RecordScheduler(TIGHT)
         self.epochs: dict[Partition, int] = {}
         self.epoch = 0
         self.waiting: list[PendingRecord] = []
@@ -312,8 +312,8 @@ class Work(RuleBasedStateMachine):
             offset = self.last[partition] = self.last.get(partition, 0) + 2
             epoch = self.epochs.get(partition, self.epoch)
             record = make(key, offset, partition, epoch)
-            assert self.intake.offer(record) == (partition in self.epochs)
-            assert not self.intake.offer(make(key, offset + 1, partition, epoch - 1))
+            assert self.scheduler.offer(record) == (partition in self.epochs)
+            assert not self.scheduler.offer(make(key, offset + 1, partition, epoch - 1))
             if partition in self.epochs:
                 self.waiting.append(record)
                 if [p.partition for p in self.waiting + self.under_way].count(partition) > TIGHT.partition_high:
@@ -335,7 +335,7 @@ class Work(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         """Take: each may begin, is the first of its partition that may, and nothing that may is left behind."""
-        for record in self.intake.take():
+        for record in self.scheduler.take():
             candidates = [p for p in self.may_begin() if p.partition == record.partition]
             assert record is candidates[0]
             assert self.count(self.under_way) < TIGHT.in_flight
@@ -349,8 +349,8 @@ class Work(RuleBasedStateMachine):
         """End some that are under way."""
         for _ in range(min(times, len(self.under_way))):
             record = self.under_way.pop(which % len(self.under_way))
-            assert self.intake.finished(record)
-            assert not self.intake.finished(record)
+            assert self.scheduler.finished(record)
+            assert not self.scheduler.finished(record)
             self.note_load()
 
     @initialize()
@@ -361,13 +361,13 @@ class Work(RuleBasedStateMachine):
     @rule(revoked=st.sets(partitions, max_size=2), assigned=st.sets(partitions, max_size=2))
     def rebalance(self, revoked: set[Partition], assigned: set[Partition]) -> None:
         """Give partitions away and begin anew with others, or the same, or some that were held all the time."""
-        left = self.intake.revoke(revoked)
+        left = self.scheduler.revoke(revoked)
         assert Counter(left) == Counter(record for record in self.under_way if record.partition in revoked)
         self.forget(revoked)
         for partition in revoked:
             self.epochs.pop(partition, None)
         self.epoch += 1
-        self.intake.assign(assigned, self.epoch)
+        self.scheduler.assign(assigned, self.epoch)
         self.forget(assigned)
         self.epochs |= dict.fromkeys(assigned, self.epoch)
 
@@ -384,10 +384,10 @@ class Work(RuleBasedStateMachine):
     def turn(self, partition: Partition) -> None:
         """Block a partition, or unblock it."""
         if partition in self.blocked:
-            self.intake.unblock(partition)
+            self.scheduler.unblock(partition)
             self.blocked.discard(partition)
         else:
-            self.intake.block(partition, "refused")
+            self.scheduler.block(partition, "refused")
             self.blocked |= {partition} & self.epochs.keys()
         self.note_load()
 
@@ -398,9 +398,9 @@ class Work(RuleBasedStateMachine):
         pausing = held if self.is_full else self.over | self.blocked
         keys = [(record.partition, record.key) for record in self.under_way if record.key is not None]
 
-        assert (waiting(self.intake), self.intake.in_flight) == (len(self.waiting), len(self.under_way))
-        assert self.intake.pausing == pausing
-        assert set(self.intake.blocked) == self.blocked
+        assert (waiting(self.scheduler), self.scheduler.in_flight) == (len(self.waiting), len(self.under_way))
+        assert self.scheduler.pausing == pausing
+        assert set(self.scheduler.blocked) == self.blocked
         assert len(keys) == len(set(keys))
 
     def teardown(self) -> None:
@@ -413,7 +413,7 @@ class Work(RuleBasedStateMachine):
             self.finish(0, 1)
         self.agrees_with_the_lists()
 
-        assert self.intake.pausing == set()
+        assert self.scheduler.pausing == set()
 
 
 def test_any_work_goes_on_in_order_within_its_limits() -> None:

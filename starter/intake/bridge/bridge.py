@@ -80,16 +80,16 @@ class Bridge(ConsumerRebalanceListener):
         options: BridgeOptions,
         formats: Formats,
         starter: BulkStarter,
-        bury: WriteDeadLetter,
+        write_dead_letter: WriteDeadLetter,
         telemetry: Telemetry,
     ) -> None:
         self.options = options
         self._formats = formats
         self.starter = starter
-        self.intake = RecordScheduler(limits_of(FEWEST))
+        self.scheduler = RecordScheduler(limits_of(FEWEST))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry, options.group)
-        self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans)
+        self.delivery_loop = DeliveryLoop(self.scheduler, self.assignment, formats, starter, write_dead_letter, spans)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # aiokafka leaves the types of partitions open
         self._ends: dict[Any, int] = {}
@@ -103,7 +103,7 @@ class Bridge(ConsumerRebalanceListener):
         """
         self._consumer.subscribe(self.options.topics, listener=self)
         await self._consumer.start()
-        delivering = asyncio.create_task(self.desk.run())
+        delivering = asyncio.create_task(self.delivery_loop.run())
         beside = (
             self._consume(),
             _repeat(COMMIT_EVERY_SECONDS, self.commit),
@@ -118,8 +118,8 @@ class Bridge(ConsumerRebalanceListener):
             for task in working:
                 if task.done():
                     task.result()
-            self.desk.close()
-            await _wait(lambda: self.intake.in_flight == 0, self.options.drain.total_seconds())
+            self.delivery_loop.close()
+            await _wait(lambda: self.scheduler.in_flight == 0, self.options.drain.total_seconds())
         finally:
             await self._end(working[1:], delivering, stop)
 
@@ -130,12 +130,12 @@ class Bridge(ConsumerRebalanceListener):
             )
 
     async def _end(self, working: list[asyncio.Task[None]], *others: asyncio.Task[Any]) -> None:
-        self.desk.close()
+        self.delivery_loop.close()
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         await self._commit_last()
-        await self.desk.finish()
+        await self.delivery_loop.finish()
         for task in others:
             task.cancel()
 
@@ -167,7 +167,7 @@ class Bridge(ConsumerRebalanceListener):
                     await asyncio.sleep(0)
 
             await self._leave_tails()
-            self.desk.pump()
+            self.delivery_loop.pump()
             self.apply_pauses()
 
     async def _check_offsets(self) -> list[Partition]:
@@ -208,7 +208,7 @@ class Bridge(ConsumerRebalanceListener):
         for record in records:
             offsets.received(record.offset, now, record.timestamp)
         for pending in decode_records(records, offsets.partition, offsets.epoch, self._formats):
-            self.intake.offer(pending)
+            self.scheduler.offer(pending)
         self.received += len(messages)
         self._watchdog.note_progress()
 
@@ -226,7 +226,7 @@ class Bridge(ConsumerRebalanceListener):
         """Bring the consumer's pauses in line with the record scheduler's."""
         assigned = self._consumer.assignment()
         paused = self._consumer.paused()
-        held_back = {TopicPartition(*partition) for partition in self.intake.pausing} & assigned
+        held_back = {TopicPartition(*partition) for partition in self.scheduler.pausing} & assigned
         if begin := held_back - paused:
             self._consumer.pause(*begin)
         if end := paused - held_back:
@@ -270,9 +270,9 @@ class Bridge(ConsumerRebalanceListener):
         sentence = self._watchdog.look(
             time.monotonic(),
             lag=self._count_lag(),
-            in_flight=self.intake.in_flight,
+            in_flight=self.scheduler.in_flight,
             is_paused=bool(self.paused),
-            is_blocked=bool(self.intake.blocked),
+            is_blocked=bool(self.scheduler.blocked),
         )
         if sentence:
             raise RetryLater(sentence)
@@ -296,7 +296,7 @@ class Bridge(ConsumerRebalanceListener):
     async def on_partitions_revoked(self, revoked: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Let the records under way of revoked partitions finish, commit, and forget the partitions."""
         partitions = [Partition(*partition) for partition in revoked]
-        under_way = self.intake.revoke(partitions)
+        under_way = self.scheduler.revoke(partitions)
 
         def is_over() -> bool:
             return not any(self.assignment.is_outstanding(h.partition, h.epoch, h.offset) for h in under_way)
@@ -309,7 +309,7 @@ class Bridge(ConsumerRebalanceListener):
         """Begin with partitions and pause again as needed: the consumer has forgotten its pauses."""
         partitions = [Partition(*partition) for partition in assigned]
         self.rebalances += 1
-        self.intake.assign(partitions, self.assignment.assign(partitions))
+        self.scheduler.assign(partitions, self.assignment.assign(partitions))
         self.apply_pauses()
         self._watchdog.note_progress()
         logger.info("partitions assigned", extra={"partitions": sorted(map(str, partitions))})

@@ -43,7 +43,7 @@ class DeliveryLoop:
     assignment: Assignment
     formats: Formats
     starter: BulkStarter
-    bury: WriteDeadLetter
+    write_dead_letter: WriteDeadLetter
     spans: RecordSpans
     outcomes: Counter[str] = field(default_factory=Counter[str], init=False)
     """What became of records, by outcome."""
@@ -151,7 +151,7 @@ class DeliveryLoop:
         attempts = 0
         while True:
             try:
-                await self.bury(pending.record, error_class, message)
+                await self.write_dead_letter(pending.record, error_class, message)
                 break
             except RetryLater as exc:
                 attempts += 1

@@ -37,7 +37,7 @@ def read_status(bridge: Bridge) -> BridgeStatus:
         partitions=tuple(
             to_partition_status(
                 offsets,
-                bridge.intake.load_of(partition),
+                bridge.scheduler.load_of(partition),
                 end=bridge.find_end(partition),
                 is_paused=partition in paused,
                 now=now,
@@ -47,7 +47,7 @@ def read_status(bridge: Bridge) -> BridgeStatus:
             if (offsets := find(partition)) is not None
         ),
         received=bridge.received,
-        outcomes={name: bridge.desk.outcomes[name] for name in OUTCOMES},
+        outcomes={name: bridge.delivery_loop.outcomes[name] for name in OUTCOMES},
         throttled=bridge.starter.caller.throttled,
         retried=bridge.starter.caller.retried,
         rebalances=bridge.rebalances,

@@ -53,10 +53,10 @@ class RowMapping:
 
     def to_fields(self, document: Any) -> Mapping[str, Any]:
         """Give the envelope fields of one JSON value; raises InvalidEnvelope."""
-        sight = RecordView(None, {}, document)
+        view = RecordView(None, {}, document)
         try:
             if self.options.id_from is not None:
-                return self.complete(map_fields(self.options, sight))
+                return self.complete(map_fields(self.options, view))
             if not isinstance(document, Mapping):
                 raise InvalidEnvelope(
                     "envelope", "is no JSON object; send one, or map it with --id-from", "NotAnObject"
