@@ -153,6 +153,15 @@ class PackSpread:
         return wait if patience <= WAIT_MOST else int(wait * (WAIT_MOST / patience))
 
 
+MEAN_PATIENCE = 0.75
+"""The part of its allowed wait that a pack uses on average, see `PackSpread.patience`."""
+
+
+def count_in_wake(messages: float, tolerance: float, interval: float) -> float:
+    """Return how many of a pack's messages, back every `interval` seconds, meet in a wake that may wait `tolerance`."""
+    return messages * MEAN_PATIENCE * tolerance / interval
+
+
 def unit_hash(text: str) -> float:
     """Map text to [0, 1), the same on every machine and Python version (BLAKE2b, first 53 bits of 8 bytes)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()

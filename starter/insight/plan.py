@@ -10,6 +10,7 @@ from typing import Literal
 
 from shared.lanes import LANES
 from shared.messages.decision import TOLERANCE_MAX, TOLERANCE_SHARE
+from shared.messages.placement import count_in_wake
 from shared.settings import Settings
 from starter.insight.figures import value_of
 from worker.lanes.profiles import PROFILES
@@ -152,9 +153,10 @@ def _with_room(cores: float) -> float:
 def find_batch(demand: Workload) -> float:
     """Messages that one wake of a pack runs, if its coalescing time is the tolerance: a shorter one has no benefit.
 
-    A pack waits for half to all of that time for more messages to be due, three quarters on average (docs/packs.md).
+    A pack waits for half to all of that time for more messages to be due (docs/packs.md).
     """
-    return min(max(1.0, demand.pack_messages * 0.75 * demand.slack / demand.mean_interval), float(BATCH_MAX))
+    meeting = count_in_wake(demand.pack_messages, demand.slack, demand.mean_interval)
+    return min(max(1.0, meeting), float(BATCH_MAX))
 
 
 def find_load(demand: Workload, encoding: EncodingName, in_batch: float) -> Cost:

@@ -8,6 +8,7 @@ from statistics import mean, median
 
 from temporalio.client import Client
 
+from shared.messages.placement import count_in_wake
 from shared.messages.timespan import format_seconds
 from shared.packs.entry import DECISIONS, DUE, Entry, is_held
 from shared.temporal.connect import CALL_TIMEOUT
@@ -34,9 +35,6 @@ TIMES_MORE = 3.0
 
 TOLERANCE_SHARE_MAX = 0.25
 """The largest tolerance that is advised, as a part of the time after which messages come back."""
-
-WAIT_SHARE = 0.75
-"""The part of its tolerance that a pack waits for more messages on average, see docs/packs.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +69,10 @@ async def check_kind(client: Client, kind: str) -> Finding | None:
         return None
 
     packs = (await client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
-    return judge(kind, rhythms, packs)
+    return advise_tolerance(kind, rhythms, packs)
 
 
-def judge(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | None:
+def advise_tolerance(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | None:
     """Give a warning if it is worth a larger tolerance, by what some of a kind's packs show."""
     messages = mean(rhythm.messages for rhythm in rhythms)
     interval = mean(rhythm.interval for rhythm in rhythms)
@@ -84,8 +82,9 @@ def judge(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | Non
         return None
 
     wakes = packs * messages / (interval * in_wake)
-    tolerance = min(TOLERANCE_SHARE_MAX * interval, ENOUGH * interval / (WAIT_SHARE * messages))
-    would_run = messages * WAIT_SHARE * tolerance / interval
+    enough = ENOUGH * interval / count_in_wake(messages, interval, interval)
+    tolerance = min(TOLERANCE_SHARE_MAX * interval, enough)
+    would_run = count_in_wake(messages, tolerance, interval)
     if wakes < WAKES_MANY or would_run < TIMES_MORE * in_wake:
         return None
 

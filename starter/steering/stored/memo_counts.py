@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
 
-from shared.messages.placement import kind_of_packs, pack_of, pack_share
+from shared.messages.placement import pack_of, pack_share
 from shared.messages.timespan import format_seconds
 from shared.packs.counts import COUNTS_MEMO, LaneCounts, PackCounts, read_counts
 from shared.temporal.connect import translate_rpc_errors
@@ -144,6 +144,8 @@ class _Kind:
     whole: list[CountedPack] = field(default_factory=list[CountedPack])
     begun: dict[str, CountedPack] = field(default_factory=dict[str, CountedPack])
     silent: dict[str, float] = field(default_factory=dict[str, float])
+    packs: int = 0
+    """One more than the highest index of its packs."""
 
 
 async def read_memo_counts(client: Client, selection: Selection, now: float, among: str = "") -> MemoCounts:
@@ -164,7 +166,8 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
         async with contextlib.aclosing(list_ahead(client.list_workflows(query, page_size=PAGE_SIZE))) as listing:
             async for execution in listing:
                 packs += 1
-                kind = kind_of_packs(execution.id)
+                kind, index = pack_of(execution.id)
+                kinds[kind].packs = max(kinds[kind].packs, index + 1)
                 counts = await _read_memo(client, execution)
                 ran_until = _find_ran_until(execution, now)
                 if counts is None:
@@ -178,7 +181,7 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
         for kind, known in kinds.items():
             found += known.whole
             found += await _complete(client, kind, known.begun, size)
-            sampled, missing = await _stand_for(client, kind, known.silent, size)
+            sampled, missing = await _stand_for(client, kind, known, size)
             found += sampled
             uncounted += missing
 
@@ -209,13 +212,14 @@ async def _complete(client: Client, kind: str, begun: dict[str, CountedPack], si
     ]
 
 
-async def _stand_for(client: Client, kind: str, silent: dict[str, float], size: int) -> tuple[list[CountedPack], int]:
+async def _stand_for(client: Client, kind: str, known: _Kind, size: int) -> tuple[list[CountedPack], int]:
     """Give counts of packs that have none, as far as a sample of them shows it, and how many nothing is known of."""
+    silent = known.silent
     stored = await _sample(client, kind, list(silent), size)
     if not stored:
         return [], len(silent)
-    packs = 1 + max(pack_of(name)[1] for name in silent)
-    shares = {name: pack_share(pack_of(name)[1], packs) for name in silent}
+
+    shares = {name: pack_share(pack_of(name)[1], known.packs) for name in silent}
     weight = sum(shares.values()) / sum(shares[name] for name in stored)
     return [CountedPack(kind, counts, silent[name], weight) for name, counts in stored.items()], 0
 
