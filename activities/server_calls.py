@@ -39,6 +39,7 @@ DELETE_EVERY = timedelta(seconds=0.02)  # a process deletes faster than its pack
 KEPT_MOST = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)
 
+FORWARD_AT_ONCE = 8  # packs that are sent signals at once
 SPLIT_AT_ONCE = 8  # packs that are split at once, so that a kind that grows leaves room for what is due
 LOOK_SECONDS = 0.3
 
@@ -51,9 +52,25 @@ async def set_own_priority(priority: int) -> None:
 
 @activity.defn(name=FORWARD)
 async def forward_signals(call: Any) -> None:
-    """Send signals on to other packs, in order, and start those; tokens in them make a repetition change nothing."""
+    """Send signals on to other packs, and start those; tokens in them make a repetition change nothing.
+
+    Each pack gets its own in order.
+    """
+    by_pack: dict[int, list[tuple[str, Any]]] = {}
     for index, signal, wire in call["strays"]:
-        await _signal_pack(call["pack"], index, signal, wire)
+        by_pack.setdefault(index, []).append((signal, wire))
+
+    room = asyncio.Semaphore(FORWARD_AT_ONCE)
+
+    async def forward(index: int) -> None:
+        async with room:
+            for signal, wire in by_pack[index]:
+                await _signal_pack(call["pack"], index, signal, wire)
+                activity.heartbeat()
+
+    async with asyncio.TaskGroup() as forwarding:
+        for index in by_pack:
+            forwarding.create_task(forward(index))
 
 
 async def _signal_pack(pack: Mapping[str, Any], index: int, signal: str, wire: Any) -> None:

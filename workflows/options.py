@@ -23,8 +23,12 @@ SERVER_CALL: dict[str, Any] = {
 }
 """For a call that the server may refuse for ever, and that nothing waits for."""
 
-FORWARD_CALL: dict[str, Any] = {"start_to_close_timeout": SERVER_CALL_TIMEOUT, "retry_policy": SERVER_CALL_RETRY}
-"""For what must reach another workflow, however long the server is away."""
+FORWARD_CALL: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(minutes=2),  # hundreds of signals, also to a server that is slow
+    "heartbeat_timeout": SERVER_CALL_TIMEOUT,
+    "retry_policy": SERVER_CALL_RETRY,
+}
+"""For what must reach other workflows, however long the server is away."""
 
 BATCH_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=3
@@ -40,9 +44,9 @@ PROCESS_TIMEOUT = timedelta(seconds=15)
 CALLS_IN_FLIGHT_MAX = 500
 """Most batches of one pack with calls that still work. The server allows a workflow 2,000 activities at once."""
 
-CONDENSED_FROM = timedelta(seconds=10)
-"""A pack that sleeps longer condenses its entries; with a shorter sleep, opening them would be a tenth of its work. One
-that continues as new when it wakes always does: what it has condensed is what it passes on."""
+CLOSED_FROM = timedelta(seconds=10)
+"""A pack that sleeps longer closes its entries; with a shorter sleep, opening them would be a tenth of its work. One
+that continues as new when it wakes always does: what it has closed is what it passes on."""
 
 GROWN_AT_ONCE = 64
 """Most packs that a kind gets in one step. Only after it are they known, so that a smaller step helps sooner."""
@@ -53,8 +57,6 @@ GROW_CALL: dict[str, Any] = {
     "retry_policy": SERVER_CALL_RETRY,
 }
 """For the splitting of packs, which must come to its end, however long the server is away."""
-
-FORWARDED_AT_ONCE = 5  # signals to other packs that one activity sends: up to 1 MB in all
 
 CONTINUE_AS_NEW_MIN = 20  # cycles that every run may have before it continues as new, however small the pack is
 

@@ -50,7 +50,7 @@ class ReplayCheck:
 def _summarize(replica: Replica) -> dict[str, Any]:
     pack = replica.object._pack
     return {
-        "alive": {entry[ID]: entry[VERSION] for entry in pack._entries.values()},
+        "alive": {entry[ID]: entry[VERSION] for entry in pack.entries.read()},
         "ended": sorted(pack._ended),
         "running": sorted(pack.in_flight.messages),
     }

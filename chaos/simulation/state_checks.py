@@ -49,7 +49,8 @@ class StateChecks:
                 self._check_revision(kind, message_id, state.payload["rev"], run.workflow_id)
 
     def _check_pack(self, name: str, pack: PackState) -> None:
-        alive = frozenset(pack._entries) | frozenset(pack.in_flight.messages)
+        entries = list(pack.entries.read())
+        alive = frozenset(entry[ID] for entry in entries) | frozenset(pack.in_flight.messages)
         before = self._seen[name].alive if name in self._seen else frozenset[str]()
         self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
         self._check_sizes(name, pack)
@@ -61,9 +62,8 @@ class StateChecks:
         for message_id in sorted(alive - before):
             self._check_alone(name, pack, message_id)
 
-        for entries in (pack._entries, pack._ended):
-            for entry in entries.values():
-                self._check_entry(name, pack, entry)
+        for entry in (*entries, *pack._ended.values()):
+            self._check_entry(name, pack, entry)
 
     def _check_batches(self, name: str, workflow: Any) -> None:
         pack: PackState = workflow._pack
@@ -78,7 +78,7 @@ class StateChecks:
                 self._ledger.violate(f"{name}: {message_id} is at work in batch {running.token}, which is over")
 
     def _check_sizes(self, name: str, pack: PackState) -> None:
-        counted = sum(measure(entry) for entry in (*pack._entries.values(), *pack._ended.values()))
+        counted = sum(measure(entry) for entry in (*pack.entries.read(), *pack._ended.values()))
         counted += sum(running.size for running in pack.in_flight.messages.values())
         if counted != pack.bytes:
             self._ledger.violate(f"{name} believes to hold {pack.bytes:,} bytes and holds {counted:,}")

@@ -1,11 +1,12 @@
 """Placement: the one module that knows in which workflow a (kind, id) lives."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from shared.messages.encoding import Pack
+from shared.messages.encoding import PACKS_MAX, Pack
 
 MESSAGE_WORKFLOW = "message"  # workflow type of the solo encoding; histories outlive module paths, so it is fixed here
 PACK_WORKFLOW = "pack"  # workflow type of the pack encoding
@@ -112,6 +113,20 @@ def find_next_count(packs: int, wanted: int, most: int) -> int:
     return min(wanted, 1 << packs.bit_length(), packs + most)
 
 
+CROWDED_SHARE = 0.75
+"""The part of its `size` from which on a pack's kind should have more packs: there is time for that until it is full,
+and packs that are split next hold twice as much as those that were."""
+
+
+def count_packs(messages: int, size: int) -> int:
+    """Return how many packs of `size` hold so many messages uncrowded: a power of two, so that all hold about as many.
+
+    At most PACKS_MAX.
+    """
+    needed = math.ceil(messages / (size * CROWDED_SHARE))
+    return min(1 << max(needed - 1, 0).bit_length(), PACKS_MAX)
+
+
 WAIT_MOST = 0.9
 """The part of an allowed wait that a pack uses at most; what is left is for the queue in which its task then waits."""
 
@@ -160,6 +175,19 @@ MEAN_PATIENCE = 0.75
 def count_in_wake(messages: float, tolerance: float, interval: float) -> float:
     """Return how many of a pack's messages, back every `interval` seconds, meet in a wake that may wait `tolerance`."""
     return messages * MEAN_PATIENCE * tolerance / interval
+
+
+ENOUGH_IN_WAKE = 50
+"""Messages in a wake from which on its own cost counts little."""
+
+TOLERANCE_SHARE_MAX = 0.25
+"""The largest tolerance that is advised, as a part of the time after which messages come back."""
+
+
+def advise_tolerance(messages: float, interval: float) -> float:
+    """Return the tolerance (seconds) with which enough of a pack's messages, back every `interval`, meet in a wake."""
+    enough = ENOUGH_IN_WAKE / count_in_wake(messages, interval, interval) * interval
+    return min(TOLERANCE_SHARE_MAX * interval, enough)
 
 
 def unit_hash(text: str) -> float:

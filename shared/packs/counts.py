@@ -85,7 +85,8 @@ def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane
             continue
         lane = lane_of(entry, usual_lane)
         if is_held(entry):
-            _add(counts, lane, "parked" if is_parked(entry) else "paused")
+            name = "parked" if is_parked(entry) else "paused"
+            _add(counts, lane, name)
         elif not is_ended(entry):
             due.setdefault(lane, []).append(entry[DUE])
 
@@ -105,17 +106,6 @@ def count_due(
         if moments:
             lanes[lane] = {"asleep": len(moments), **lanes.get(lane, {}), "due": _to_curve(moments, begin)}
     return {"at": begin, "lanes": lanes}
-
-
-def move_counts(wire: Mapping[str, Any], at: float) -> dict[str, Any]:
-    """Give a wire form as of another moment (seconds since the epoch), when nothing has changed in between."""
-    later = round(at) - wire["at"]
-    lanes: dict[str, dict[str, Any]] = wire["lanes"]
-    moved = {
-        name: {**lane, "due": [moment - later for moment in lane["due"]]} if "due" in lane else lane
-        for name, lane in lanes.items()
-    }
-    return {"at": round(at), "lanes": moved}
 
 
 def _add(counts: dict[str, dict[str, int]], lane: str, name: str) -> None:
@@ -147,4 +137,6 @@ def _read_lane(wire: dict[str, Any], at: float) -> LaneCounts:
     numbers = {name: max(0, cast("int", wire[name])) for name in _NUMBERS if is_int(wire.get(name))}
     curve = cast("list[Any]", wire["due"]) if isinstance(wire.get("due"), list) else []
     due = sorted(at + offset for offset in curve if is_int(offset))
-    return LaneCounts(**numbers, due=due if len(due) <= numbers.get("asleep", 0) else ())
+    if len(due) > numbers.get("asleep", 0):  # nothing that a pack has written
+        due = []
+    return LaneCounts(**numbers, due=due)

@@ -127,31 +127,31 @@ async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
 async def test_a_look_at_a_pack_that_sleeps_costs_no_memory(
     client: Client, settings: Settings, serve: Serve, kind: str
 ) -> None:
-    """It keeps its entries as JSON, and a query leaves them so; a signal opens them until it sleeps again."""
+    """It keeps its entries as bytes, and a query leaves them so; a signal opens them until it sleeps again."""
 
     @handler(kind, encoding=PACK)
     async def never(message: Message, ctx: Context) -> Again:
         raise AssertionError
 
-    def is_condensed() -> bool:
+    def is_closed() -> bool:
         packs = [each for each in gc.get_objects() if isinstance(each, PackState) and each.kind == kind]
-        return bool(packs) and all(vars(pack.entries)["_by_id"] is None for pack in packs)
+        return bool(packs) and not any(vars(pack.entries)["_open"] for pack in packs)
 
     async with serve(never, lanes=("short",), sandbox=False):
         starter = BulkStarter(client, settings, encodings={kind: PACK})
         tomorrow = datetime.now(UTC) + timedelta(days=1)
         envelopes = [(n, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=tomorrow)) for n in range(MESSAGES)]
         assert len([receipt async for receipt in starter.start_all(envelopes)]) == MESSAGES
-        await wait_until(is_condensed, "the pack sleeps")
+        await wait_until(is_closed, "the pack sleeps")
         pack = client.get_workflow_handle(pack_workflow_id(kind, 0))
 
         assert (await pack.query("page", {"limit": 100}))["count"] == MESSAGES
         assert (await pack.query("status", "m7"))["state"] == "active"
-        assert is_condensed()
+        assert is_closed()
 
         await pack.signal("pause", {"ids": ["m7"]})
         await wait_until(lambda: _has_state(pack, "m7", "paused"), "it has heard the signal")
-        await wait_until(is_condensed, "it sleeps again")
+        await wait_until(is_closed, "it sleeps again")
 
 
 async def _has_state(pack: WorkflowHandle[Any, Any], message_id: str, state: str) -> bool:

@@ -181,7 +181,7 @@ def test_a_page_has_payloads_only_if_asked_for_them() -> None:
 
 def test_the_workflows_beside_messages_describe_themselves() -> None:
     """A pack, the gates, a layout and a lane's capacity say in a line or two what they hold."""
-    outlook = PackSummary(0, EVENING, NOON, asleep=97, held=2, parked=1, running=1)
+    outlook = PackSummary(EVENING, NOON, asleep=97, held=2, parked=1, wake_at=0, running=1)
     closings = {
         "host:a": GateClosure(NOON, EVENING, "429 <slow>"),
         "bank": GateClosure(NOON, NOON + 10 * 366 * 86400),

@@ -1,63 +1,133 @@
-"""Entries of a pack that sleeps for long are kept as JSON; nothing else about the pack changes."""
+"""Entries of a pack that sleeps for long are kept as bytes by due time; nothing else about the pack changes."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.messages.placement import PackSpread
+from shared.packs.entry import DUE, ID
 from tests.unit.test_pack_lives import IDS, Life, events, look
 from tests.unit.test_pack_state import NOW, dump, entry
+from workflows.packs import entries as entries_module
 from workflows.packs.entries import PackEntries
+
+HOUR = 3600.0
+SPREAD = PackSpread(0.0, 300.0)
+
+
+@pytest.fixture
+def small_segments() -> Iterator[None]:
+    """Let the smallest packs have several segments."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entries_module, "SEGMENT_ENTRIES", 1)
+        patch.setattr(entries_module, "LOOKED_FOR_MAX", 2)
+        yield
 
 
 @settings(max_examples=200, database=None)
-@given(st.lists(events, max_size=20))
-def test_a_pack_that_condenses_lives_as_one_that_does_not(events: list[tuple[Any, ...]]) -> None:
+@given(st.lists(events, max_size=20), st.sampled_from([1, 2, 128]))
+def test_a_pack_that_closes_its_entries_lives_as_one_that_does_not(
+    events: list[tuple[Any, ...]], segment_entries: int
+) -> None:
     """Whatever happens, and whoever reads it meanwhile, each message is the same in both."""
     usual = Life()
-    condensing = Life()
-    for event in events:
-        condensing.pack.entries.condense("short", NOW)
-        for life in (usual, condensing):
-            life.happen(event)
-        condensing.pack.entries.condense("short", NOW)
-        condensing.pack.entries.is_reading = lambda: True
+    closing = Life()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entries_module, "SEGMENT_ENTRIES", segment_entries)
+        patch.setattr(entries_module, "LOOKED_FOR_MAX", 2)
+        for event in events:
+            closing.close()
+            for life in (usual, closing):
+                life.happen(event)
+            closing.close()
+            closing.pack.entries.is_reading = lambda: True
 
-        assert len(condensing.pack) == len(usual.pack)
-        assert look(condensing.pack) == look(usual.pack)
-        assert [condensing.pack.find(i) for i in IDS] == [usual.pack.find(i) for i in IDS]
-        assert condensing.pack.summary() == usual.pack.summary()
-        assert condensing.pack.counts(NOW + 5) == usual.pack.counts(NOW + 5)
+            assert len(closing.pack) == len(usual.pack)
+            assert look(closing.pack) == look(usual.pack)
+            assert [closing.pack.find(i) for i in IDS] == [usual.pack.find(i) for i in IDS]
+            assert closing.pack.summary() == usual.pack.summary()
+            assert closing.pack.counts(NOW + 5) == usual.pack.counts(NOW + 5)
 
-        condensing.pack.entries.is_reading = lambda: False
-    for life in (usual, condensing):
-        life.end_batches()
-    condensing.pack.entries.condense("short", NOW)
-    assert dump(condensing.pack) == dump(usual.pack)
+            closing.pack.entries.is_reading = lambda: False
+        for life in (usual, closing):
+            life.end_batches()
+        closing.close()
+
+    assert _sort(dump(closing.pack)) == _sort(dump(usual.pack))
 
 
+def _sort(wire: dict[str, Any]) -> dict[str, Any]:
+    return wire | {"entries": sorted(wire["entries"])}
+
+
+@pytest.mark.usefixtures("small_segments")
 @pytest.mark.parametrize("payload", [None, 2**70, -0.0, 1e308, "ünï", {"b": [1, {"a": True}], "a": 1.5}])
-def test_what_is_condensed_comes_back_in_order(payload: Any) -> None:
-    """With the same payloads, number for number."""
-    given = [entry(name, payload=payload) for name in ("b", "a", "c")]
-    entries = PackEntries(given)
-    entries.condense("short", NOW)
-    entries.condense("short", NOW)  # of what is condensed there is nothing to do
+def test_what_is_closed_comes_back(payload: Any) -> None:
+    """With the same payloads, number for number, also after a second round in the same segment."""
+    given = [entry(name, NOW + HOUR, payload=payload) for name in ("b", "a", "c")]
+    entries = PackEntries(given[:2], "short")
+    entries.close(NOW, SPREAD)
+    entries.close(NOW, SPREAD)  # of what is closed there is nothing to do
+    entries["c"] = given[2]
+    entries.close(NOW, SPREAD)
 
     assert len(entries) == 3
-    assert repr(list(entries.open().values())) == repr(given)
+    assert repr(list(entries.read())) == repr(given)
 
 
-def test_who_only_reads_leaves_the_entries_condensed() -> None:
+@pytest.mark.usefixtures("small_segments")
+@given(st.dictionaries(st.text(min_size=1, max_size=5), st.floats(0, 1e7), min_size=1))
+def test_each_message_is_found_by_its_id(waits: dict[str, float]) -> None:
+    """Whatever characters it has, and if others have the same ones in their payloads."""
+    payload = [[message_id, "x"] for message_id in waits]
+    entries = PackEntries([entry(i, NOW + wait, payload=payload) for i, wait in waits.items()], "short")
+    for message_id in waits:
+        entries.close(NOW, SPREAD)
+        found = entries.get(message_id)
+        assert found is not None
+        assert found[ID] == message_id
+
+    assert entries.get("not here") is None
+    assert len(entries) == len(waits)
+
+
+def test_a_wake_opens_what_is_due_and_little_else() -> None:
+    """What sleeps for longer stays closed, so that a wake costs no more with ten times as much asleep."""
+    entries = PackEntries([entry(f"m{n}", NOW + n) for n in range(3600)], "short")
+    entries.close(NOW, SPREAD)
+    for minutes in range(0, 60, 5):
+        now = NOW + 60 * minutes
+        opened = list(entries.open_due(now))
+        due = [e[ID] for e in opened if e[DUE] <= now * 1000]
+
+        assert len(due) == (300 if minutes else 1)
+        assert len(opened) <= len(due) + 3600 / 8
+        for message_id in due:
+            del entries[message_id]
+        entries.close(now, SPREAD)
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_what_is_parked_or_paused_is_not_opened() -> None:
+    """It is due for ever, and would be opened at each wake."""
+    entries = PackEntries([entry("parked", parked_reason="bad"), entry("paused", is_paused=True), entry("a")], "short")
+    entries.close(NOW, SPREAD)
+
+    assert [each[ID] for each in entries.open_due(NOW + HOUR)] == ["a"]
+
+
+def test_who_only_reads_leaves_the_entries_closed() -> None:
     """Else one look at each of many packs would need the memory that they have saved."""
-    entries = PackEntries([entry("a")])
+    entries = PackEntries([entry("a", NOW + HOUR)], "short")
+    entries.close(NOW, SPREAD)
     entries.is_reading = lambda: True
-    opened = entries.open()
-    entries.condense("short", NOW)
 
-    assert entries.open() is not opened
-    assert entries.open() == opened
+    assert entries.get("a") is not entries.get("a")
+    assert entries.get("a") == entry("a", NOW + HOUR)
+    assert list(entries.open_due(NOW)) == []
 
     entries.is_reading = lambda: False
-    assert entries.open() is entries.open()
+    assert entries.get("a") is entries.get("a")

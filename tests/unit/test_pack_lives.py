@@ -48,6 +48,10 @@ class Life:
         """What is in flight."""
         return list(self.pack.in_flight.batches.values())
 
+    def close(self) -> None:
+        """Close the pack's entries, as when it sleeps for long."""
+        self.pack.entries.close(self.now, self.pack.within)
+
     def happen(self, event: tuple[Any, ...]) -> None:
         """Let one event happen."""
         if event == CONTINUE:

@@ -16,7 +16,7 @@ from shared.messages.placement import PackSpread
 from shared.messages.signals import Pause, Revise, RunNow, Signal, Stop
 from shared.packs.cycle import STILL_IN_FLIGHT, to_input, to_result
 from shared.packs.entry import STATE_BYTES_MAX, Entry, measure, to_entry
-from workflows.packs.calls.batch import BATCH_BYTES_MAX, BATCH_MAX, Batch
+from workflows.packs.calls.batch import BATCH_BYTES_MAX, BATCH_FIRST, BATCH_MAX, BATCH_MIN, Batch
 from workflows.packs.state import PackState
 from workflows.packs.summary import FINISHED_KEPT_SECONDS
 
@@ -265,14 +265,31 @@ def test_tenants_of_one_priority_take_turns_in_a_batch() -> None:
 
 def test_a_batch_is_bound_in_number_and_in_bytes() -> None:
     """What is left over goes with the next one, at once."""
-    many = hold(*(entry(f"m{n}") for n in range(BATCH_MAX + 7)))
+    many = hold(*(entry(f"m{n}") for n in range(BATCH_FIRST + 7)))
     large = hold(*(entry(f"m{n}", payload="x" * 4000) for n in range(90)))
     one = take(large)
     other = take(large)
 
-    assert [len(take(many).ids), len(take(many).ids)] == [BATCH_MAX, 7]
+    assert [len(take(many).ids), len(take(many).ids)] == [BATCH_FIRST, 7]
     assert len(one.ids) + len(other.ids) == 90
     assert BATCH_BYTES_MAX <= measure(one.entries) < BATCH_BYTES_MAX + 5000
+
+
+def test_batches_grow_until_not_all_of_their_calls_begin() -> None:
+    """What found no slot was sent for nothing, so the next batch is as large as what has begun."""
+    pack = build(size=5000, bytes=-(10**6))  # so many that their bytes matter to nothing
+    admit(pack, *(entry(f"m{n}") for n in range(4000)))
+
+    def run(begun: float) -> int:
+        batch = take(pack)
+        count = len(batch.ids)
+        pack.apply_results(batch, [AGAIN.dump() if n < begun * count else None for n in range(count)], NOW)
+        for message_id in batch.ids:
+            pack.steer([message_id], RunNow("again"), NOW)
+        return count
+
+    assert [run(1), run(1), run(1), run(1)] == [500, 1000, 2000, BATCH_MAX]
+    assert [run(0.25), run(0.01), run(1), run(1)] == [BATCH_MAX, 500, BATCH_MIN, 200]
 
 
 def test_a_batch_is_of_one_lane_and_only_of_one_with_room() -> None:

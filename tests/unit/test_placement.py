@@ -9,6 +9,7 @@ from shared.lanes import prefix_of, task_queue
 from shared.messages.placement import (
     Layout,
     PackSpread,
+    count_packs,
     find_next_count,
     identity_of,
     layout_workflow_id,
@@ -153,6 +154,23 @@ def test_a_share_says_how_many_ids_a_pack_holds(packs: int) -> None:
     assert sum(shares) == 1
     for count, share in zip(found, shares, strict=True):
         assert abs(count - ids * share) <= 5 * math.sqrt(ids * share)
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "packs"),
+    [
+        (0, 1000, 1),
+        (750, 1000, 1),
+        (751, 1000, 2),
+        (1500, 1000, 2),
+        (10_000_000, 1000, 16_384),
+        (5, 1, 8),
+        (10**12, 1, 1_000_000),
+    ],
+)
+def test_as_many_packs_are_counted_as_hold_the_messages(messages: int, size: int, packs: int) -> None:
+    """A power of two, so that all hold as many; and none is so full that the kind would grow at once."""
+    assert count_packs(messages, size) == packs
 
 
 def test_packs_are_filled_evenly() -> None:

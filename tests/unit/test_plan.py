@@ -15,6 +15,7 @@ from starter.cli.main import run
 from starter.cli.operations.plan import ROWS
 from starter.insight.figures import FIGURES, MEASURED, Figure
 from starter.insight.plan import ENCODINGS, EncodingName, Workload, find_batch, find_load, make_plan
+from workflows.packs.calls.batch import BATCH_MAX
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 HOUR = 3600.0
@@ -60,7 +61,7 @@ def test_every_demand_has_a_plan_of_finite_numbers(demand: Workload, encoding: E
     assert all(math.isfinite(number) and number > 0 for number in numbers)
     assert plan.worker_processes >= max(1, plan.worker_cores)
     assert plan.shards & (plan.shards - 1) == 0
-    assert 1 <= plan.in_batch <= 500
+    assert 1 <= plan.in_batch <= BATCH_MAX
 
 
 @given(demands, encodings, st.floats(1.01, 100))

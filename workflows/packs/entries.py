@@ -1,54 +1,207 @@
-"""The entries of a pack, as JSON while nobody needs them: so a worker can keep more than twice as many packs."""
+"""The entries of a pack by when they are due, as bytes while they sleep: a wake opens what is due, and nothing else."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, cast
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self, cast
 
-from shared.messages.json_value import decode_json, encode_json, encode_to_keep
-from shared.packs.counts import count_entries, move_counts
-from shared.packs.entry import ID, Entry
+from shared.messages.json_value import decode_json, encode_json
+from shared.messages.placement import PackSpread
+from shared.messages.timespan import floor_ms
+from shared.packs.entry import DUE, ID, OTHERS, Entry, is_held, lane_of
+from shared.temporal.compression import LEVEL
+from workflows.packs.calls.batch import find_wake
+from workflows.packs.summary import PackSummary
+
+SEGMENT_ENTRIES = 128
+"""About how many entries a segment has: with more, a wake opens many that are not due; with fewer, each costs more."""
+
+SHORTEST_WAIT_MS = 16_000
+"""What is due sooner shares the segments of what is due then: the pack wakes for it at once."""
+
+SHORTEST_BITS = 10  # a segment spans at least so many powers of two milliseconds, a second
+
+LOOKED_FOR_MAX = 4
+"""To look through the bytes of a pack takes about a tenth of the time of opening and closing all of them."""
+
+PARTS_MAX = 8  # of a segment; with more of them, little is compressed at a time
+
+_HELD = (0, 0)  # the period of what is parked or paused, which no wake opens
+
+_Period = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Entries that sleep until about the same time."""
+
+    parts: tuple[bytes, ...]
+    """Each is compressed JSON: entries with a comma between two of them."""
+    summary: PackSummary
+    wakes: Mapping[str, float]
+    """When the first of them can wait no longer, by lane; in seconds since the epoch."""
+
+    @classmethod
+    def of(cls, entries: Collection[Entry], lane: str, within: PackSpread) -> Self:
+        """Close entries of a pack whose own lane is `lane`."""
+        lanes = {lane_of(entry, lane) for entry in entries if len(entry) > OTHERS} | {lane}
+        wakes = {each: find_wake(entries, (each,), lane, within) for each in lanes}
+        part = zlib.compress(encode_json(list(entries))[1:-1], LEVEL)
+        return cls((part,), PackSummary.of(entries), wakes)
+
+    def read(self) -> bytes:
+        """Give the entries as JSON, with a comma between two of them."""
+        return b",".join(map(zlib.decompress, self.parts))
+
+    def open(self) -> list[Entry]:
+        """Give the entries."""
+        return cast("list[Entry]", decode_json(b"[%b]" % self.read()))
+
+    def join(self, other: "Segment") -> "Segment":
+        """Give the entries of both as one segment."""
+        wakes = dict(self.wakes)
+        for lane, wake in other.wakes.items():
+            wakes[lane] = min(wake, wakes.get(lane, wake))
+        return Segment(self.parts + other.parts, PackSummary.join([self.summary, other.summary]), wakes)
 
 
 class PackEntries:
-    """Entries by id, as JSON from `condense` on until they are opened again."""
+    """Entries by id: open ones, and segments by due time, which stay bytes until one of their messages is needed.
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._by_id: dict[str, Entry] | None = {entry[ID]: entry for entry in entries}
-        self._condensed = b""
-        self._count = 0
-        self._counts: dict[str, Any] = {}
-        self.is_reading: Callable[[], bool] = bool  # while it is true, nobody changes what `open` gives
+    What is assigned must be new, or open: `get` opens the segment in which it finds an entry.
+    """
+
+    def __init__(self, entries: Iterable[Entry], lane: str) -> None:
+        """Keep the entries of a pack whose own lane is `lane`, all open."""
+        self._lane = lane
+        self._open: dict[str, Entry] = {entry[ID]: entry for entry in entries}
+        self._segments: dict[_Period, Segment] = {}
+        self.is_reading: Callable[[], bool] = bool  # while it is true, nobody changes what is read, and nothing opens
 
     def __len__(self) -> int:
-        return self._count if self._by_id is None else len(self._by_id)
+        """Count the entries."""
+        return len(self._open) + sum(segment.summary.count for segment in self._segments.values())
 
-    def open(self) -> dict[str, Entry]:
-        """Give the entries, to read or to change; for somebody who only reads they stay condensed."""
-        if self._by_id is not None:
-            return self._by_id
-        entries = cast("list[Any]", decode_json(self._condensed))
-        by_id: dict[str, Entry] = {entry[ID]: entry for entry in entries}
-        if not self.is_reading():
-            self._by_id = by_id
-            self._condensed = b""
-        return by_id
+    def __contains__(self, message_id: str) -> bool:
+        """Return whether the message is here."""
+        return self.get(message_id) is not None
 
-    def condense(self, lane: str, now: float) -> None:
-        """Keep the entries as JSON, and counted; `lane` and `now` are as in `count`.
+    def __getitem__(self, message_id: str) -> Entry:
+        """Give the entry of a message, to read or to change; raises KeyError."""
+        entry = self.get(message_id)
+        if entry is None:
+            raise KeyError(message_id)
+        return entry
 
-        To open a thousand of them takes as long again.
+    def get(self, message_id: str) -> Entry | None:
+        """Give the entry of a message, to read or to change; None if it is not here."""
+        entry = self._open.get(message_id)
+        if entry is not None:
+            return entry
+
+        needle = encode_json([message_id])[:-1] + b","
+        for period, segment in self._segments.items():
+            if needle not in segment.read():
+                continue
+            entries = {entry[ID]: entry for entry in segment.open()}
+            if message_id not in entries:
+                continue  # a payload has the same bytes
+            if not self.is_reading():
+                self._open |= entries
+                del self._segments[period]
+            return entries[message_id]
+
+        return None
+
+    def __setitem__(self, message_id: str, entry: Entry) -> None:
+        """Keep the entry of a message that is new, or whose entry is open."""
+        self._open[message_id] = entry
+
+    def __delitem__(self, message_id: str) -> None:
+        """Remove a message whose entry is open; raises KeyError."""
+        del self._open[message_id]
+
+    def discard(self, message_id: str) -> None:
+        """Remove a message if its entry is open."""
+        self._open.pop(message_id, None)
+
+    def read(self) -> list[Entry]:
+        """Give all entries, to read; nothing is opened."""
+        entries = list(self._open.values())
+        for segment in self._segments.values():
+            entries += segment.open()
+        return entries
+
+    def open_all(self) -> dict[str, Entry]:
+        """Open all entries, and give them to change."""
+        self._open_segments(list(self._segments))
+        return self._open
+
+    def open_for(self, count: int) -> None:
+        """Open all entries if that is cheaper than to look for `count` of them."""
+        if count > LOOKED_FOR_MAX:
+            self.open_all()
+
+    def open_due(self, now: float) -> Iterable[Entry]:
+        """Open what is due by `now` (seconds since the epoch), and give all that is open."""
+        cutoff = floor_ms(now) / 1000
+        self._open_segments([period for period, segment in self._segments.items() if segment.summary.due_at <= cutoff])
+        return self._open.values()
+
+    def _open_segments(self, periods: Iterable[_Period]) -> None:
+        for period in periods:
+            self._open |= {entry[ID]: entry for entry in self._segments.pop(period).open()}
+
+    def close(self, now: float, within: PackSpread) -> None:
+        """Close what is open, in segments by when it is due; `now` in seconds since the epoch, `within` is the pack's.
+
+        The later a segment is due, the longer is the time that it spans. So what is far off needs few of them, and is
+        opened again a few times on its way. The more entries there are, the shorter are all of them.
         """
-        if self._by_id:
-            self._counts = self.count(lane, now)
-            self._condensed = encode_to_keep(list(self._by_id.values()))
-            self._count = len(self._by_id)
-            self._by_id = None
+        fineness = (len(self) // SEGMENT_ENTRIES).bit_length()
+        now_ms = floor_ms(now)
+        periods: dict[_Period, list[Entry]] = {}
+        for entry in self._open.values():
+            periods.setdefault(_find_period(entry, now_ms, fineness), []).append(entry)
+
+        for period, entries in periods.items():
+            before = self._segments.pop(period, None)
+            if before is not None and len(before.parts) >= PARTS_MAX:
+                entries.extend(before.open())
+                before = None
+            segment = Segment.of(entries, self._lane, within)
+            self._segments[period] = segment if before is None else before.join(segment)
+
+        self._open = {}
 
     def encode(self) -> bytes:
         """Give the entries as JSON, without opening them."""
-        return self._condensed if self._by_id is None else encode_json(list(self._by_id.values()))
+        parts = [segment.read() for segment in self._segments.values()]
+        if self._open:
+            parts.append(encode_json(list(self._open.values()))[1:-1])
+        return b"[%b]" % b",".join(parts)
 
-    def count(self, lane: str, now: float, running: Collection[Entry] = ()) -> dict[str, Any]:
-        """Count the entries at `now`, without opening them; `lane` is the pack's own, `running` counts beside them."""
-        if self._by_id is None and not running:
-            return move_counts(self._counts, now)
-        return count_entries(self.open().values(), running, lane, now)
+    def summarize(self) -> PackSummary:
+        """Summarize what the entries wait for, without opening them."""
+        closed = (segment.summary for segment in self._segments.values())
+        return PackSummary.join([PackSummary.of(self._open.values()), *closed])
+
+    def find_wake(self, lanes: Iterable[str], within: PackSpread) -> float:
+        """Return when the first message on `lanes` can wait no longer, as `batch.find_wake`, without opening them."""
+        known = set(lanes)
+        moments = [find_wake(self._open.values(), known, self._lane, within)]
+        for segment in self._segments.values():
+            moments += [wake for lane, wake in segment.wakes.items() if lane in known]
+        return min(moments)
+
+
+def _find_period(entry: Entry, now_ms: int, fineness: int) -> _Period:
+    """Return when a segment's entries are due: the width of the period and which one it is, in milliseconds."""
+    if len(entry) > OTHERS and is_held(entry):
+        return _HELD
+    if not fineness:
+        return (1, 0)  # they are so few that they share a segment
+
+    due: int = max(entry[DUE], now_ms + SHORTEST_WAIT_MS)
+    width = 1 << max((due - now_ms).bit_length() - fineness, SHORTEST_BITS)
+    return width, due // width

@@ -10,6 +10,9 @@ from shared.messages.placement import pack_index
 from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
 from shared.packs.entry import CHUNK_BYTES_MAX, Entry, measure
 
+PART_MAX = 200  # signals sent together: of a chunk whose sender knows few packs, each of many packs gets a few messages
+PART_BYTES_MAX = 1_000_000  # of them, because the server takes 2 MB at once
+
 Stray = list[Any]  # index of the pack that must get it, name of the signal, its argument
 
 Moved = Mapping[int, Sequence[int]]  # index of another pack → positions of what belongs there
@@ -23,16 +26,33 @@ def find_leaving(message_ids: Iterable[str], packs: int, staying: int) -> dict[s
 def remove_leaving(
     alive: dict[str, Entry], ended: dict[str, Entry], packs: int, staying: int
 ) -> dict[int, tuple[list[Entry], list[Entry]]]:
-    """Remove the entries that leave pack `staying`; return them as (alive, ended) by the index of the new pack."""
+    """Remove the entries that leave pack `staying`; return them as (alive, ended) by the index of the new pack.
+
+    Those alive by id, because a replay must send them in the same chunks; those that have ended as they were, the
+    oldest first.
+    """
     leaving: dict[int, tuple[list[Entry], list[Entry]]] = {}
-    for part, entries in enumerate((alive, ended)):
-        for message_id, index in find_leaving(entries, packs, staying).items():
-            leaving.setdefault(index, ([], []))[part].append(entries.pop(message_id))
+    for message_id, index in sorted(find_leaving(alive, packs, staying).items()):
+        leaving.setdefault(index, ([], []))[0].append(alive.pop(message_id))
+    for message_id, index in find_leaving(ended, packs, staying).items():
+        leaving.setdefault(index, ([], []))[1].append(ended.pop(message_id))
+
     return leaving
 
 
 class ForwardingQueue(list[Stray]):
     """Signals for other packs, in the order in which they must arrive."""
+
+    def first_part(self) -> list[Stray]:
+        """Give the first ones, as many as may be sent together."""
+        part: list[Stray] = []
+        room = PART_BYTES_MAX
+        for stray in self[:PART_MAX]:
+            room -= measure(stray)
+            if part and room < 0:
+                break
+            part.append(stray)
+        return part
 
     def forward_chunk(self, chunk: Mapping[str, Any], moved: Moved) -> None:
         """Queue the parts of a chunk that belong to other packs, under the token of the chunk."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
-from shared.messages.placement import PackSpread
+from shared.messages.placement import CROWDED_SHARE, PackSpread
 from shared.messages.signals import Revise
 from shared.packs.entry import (
     EXPANDED_BYTES_MAX,
@@ -18,10 +18,6 @@ from shared.packs.entry import (
 )
 from shared.temporal.compression import measure_share
 from workflows.packs.summary import FinishedMessages
-
-CROWDED_SHARE = 0.75
-"""The part of its `size` from which on a pack's kind should have more packs: there is time for that until it is full,
-and packs that are split next hold twice as much as those that were."""
 
 CROWDED_MIN = 8
 """A pack with fewer messages is never crowded, or a `size` of 1 would have a pack for each message."""

@@ -10,6 +10,7 @@ from shared.messages.json_value import encode_json
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
 from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
+from shared.packs.counts import count_entries
 from shared.packs.cycle import STILL_IN_FLIGHT, to_outcome
 from shared.packs.entry import (
     ID,
@@ -24,7 +25,7 @@ from shared.packs.entry import (
     to_state,
 )
 from workflows.packs.admission import clamp_due, find_repetition, is_newer, may_begin, pick_pulled, to_signal
-from workflows.packs.calls.batch import Batch, fill_batch, find_due, find_lane, find_wake, sort_in_turn, to_ids
+from workflows.packs.calls.batch import Batch, BatchLimit, fill_batch, find_due, find_lane, sort_in_turn, to_ids
 from workflows.packs.calls.in_flight import InFlight, RunningMessage
 from workflows.packs.calls.run_now_queue import RunNowQueue
 from workflows.packs.calls.suspects import SUSPECTS_SPLIT, Suspects
@@ -44,7 +45,7 @@ class PackState(PackLimits):
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         super().__init__(wire)
-        self.entries = PackEntries(wire.get("entries", ()))
+        self.entries = PackEntries(wire.get("entries", ()), self.lane)
         self.in_flight = InFlight(wire.get("in_flight", ()))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
@@ -53,12 +54,9 @@ class PackState(PackLimits):
         self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
         self._run_now = RunNowQueue()
         self._batches = 0
+        self._batch_limit = BatchLimit()
         self._summary: PackSummary | None = None  # None, and no wakes: a message has changed
         self._wakes: dict[tuple[str, ...], float] = {}
-
-    @property
-    def _entries(self) -> dict[str, Entry]:
-        return self.entries.open()
 
     def encode(self, **extra: Any) -> bytes:
         """Give the wire form that the next run starts from, as JSON with what else it is to have."""
@@ -78,7 +76,7 @@ class PackState(PackLimits):
 
     def counts(self, now: float) -> dict[str, Any]:
         """Count what the pack holds, for its memo."""
-        return self.entries.count(self.lane, now, self.in_flight.entries())
+        return count_entries(self.entries.read(), self.in_flight.entries(), self.lane, now)
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
@@ -89,7 +87,7 @@ class PackState(PackLimits):
         running = self.in_flight.messages.get(message_id)
         if running is not None:
             return running.read(self.kind, self.lane)
-        entry = self._ended.get(message_id) or self._entries.get(message_id)
+        entry = self._ended.get(message_id) or self.entries.get(message_id)
         return None if entry is None else to_state(entry, self.kind, self.lane)
 
     def finished(self) -> Iterator[MessageState]:
@@ -98,7 +96,7 @@ class PackState(PackLimits):
 
     def alive(self) -> Iterator[MessageState]:
         """Give all that are alive, by id."""
-        entries = self._entries
+        entries = {entry[ID]: entry for entry in self.entries.read()}
         for message_id in sorted([*entries, *self.in_flight.messages]):
             entry = entries.get(message_id)
             if entry is not None:
@@ -120,8 +118,9 @@ class PackState(PackLimits):
 
         self._note_change()
         self.size = chunk.get("size", self.size)
-        self.within = replace(self.within, coalesce=chunk.get("coalesce", self.within.coalesce))
+        self._set_coalesce(chunk.get("coalesce", self.within.coalesce))
         self._forget_old(now)
+        self.entries.open_for(len(chunk["entries"]) + len(chunk.get("ended", ())))
 
         outcomes: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
@@ -143,10 +142,14 @@ class PackState(PackLimits):
         crowding = self.measure_crowding(len(self))
         self.receipts.note_chunk(token, outcomes, now, moved_by=moved_by, crowding=crowding)
 
+    def _set_coalesce(self, coalesce: float) -> None:
+        if coalesce != self.within.coalesce:
+            self.entries.open_all()  # what is closed has noted how long it can wait
+            self.within = replace(self.within, coalesce=coalesce)
+
     def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Admit one entry; return why not, or an empty string."""
         message_id = entry[ID]
-        entries = self._entries
         ended = self._ended
         revises = chunk.get("revises", False)
         clamp_due(entry, chunk.get("sent_at", now), now)
@@ -156,7 +159,7 @@ class PackState(PackLimits):
         if repeated is not None:
             return repeated
 
-        if message_id in entries or message_id in self.in_flight:
+        if present is not None and not present.ended:
             return self._revise(entry, present, now) if revises else KNOWN
         if not may_begin(entry, chunk, present):
             return KNOWN
@@ -171,7 +174,7 @@ class PackState(PackLimits):
         if message_id in ended:  # unless it has just been forgotten to make room
             self.bytes -= ended.forget(message_id)
         self.bytes += size
-        entries[message_id] = entry
+        self.entries[message_id] = entry
         return ""
 
     def _revise(self, entry: Entry, present: MessageState | None, now: float) -> str:
@@ -192,8 +195,9 @@ class PackState(PackLimits):
 
         missing: list[int] = []
         moved: dict[int, list[int]] = {}
+        self.entries.open_for(len(ids))
         for position, message_id in enumerate(ids):
-            if message_id in self.in_flight or message_id in self._entries:
+            if message_id in self.in_flight or message_id in self.entries:
                 self._steer(message_id, signal, now)
             elif (index := pack_index(message_id, self.packs)) != self.index:
                 moved.setdefault(index, []).append(position)
@@ -210,7 +214,7 @@ class PackState(PackLimits):
     def _steer(self, message_id: str, signal: Signal | UnreadableSignal, now: float) -> None:
         running = self.in_flight.messages.get(message_id)
         if running is None:
-            entry = self._entries[message_id]
+            entry = self.entries[message_id]
             self._put(self._apply(to_state(entry, self.kind, self.lane), signal, now), measure(entry), now)
             return
 
@@ -223,7 +227,7 @@ class PackState(PackLimits):
     def pull_forward(self, pull: PullMany) -> None:
         """Make the earliest messages that may run ahead of time due now; a redelivered pull does nothing."""
         if pull.token not in self.receipts:
-            for message_id, signal in pick_pulled(self._entries.values(), pull):
+            for message_id, signal in pick_pulled(self.entries.read(), pull):
                 self._steer(message_id, signal, pull.at)
             self.receipts.note_signal(pull.token, [], {}, pull.at)
 
@@ -240,7 +244,7 @@ class PackState(PackLimits):
         self._note_change()
         self.packs = packs
         self.leaving = find_leaving(self.in_flight.messages, packs, self.index)
-        for index, (alive, ended) in remove_leaving(self._entries, self._ended, packs, self.index).items():
+        for index, (alive, ended) in remove_leaving(self.entries.open_all(), self._ended, packs, self.index).items():
             self.bytes -= sum(map(measure, [*alive, *ended]))
             for entry in alive:
                 self._suspects.clear_of(entry[ID])
@@ -260,7 +264,7 @@ class PackState(PackLimits):
         if not self.has_due(lanes, now):
             return None
 
-        due = find_due(self._entries.values(), lanes, self.lane, now)
+        due = find_due(self.entries.open_due(now), lanes, self.lane, now)
         if self._suspects:
             due = self._part_suspects(due)
         if not due:
@@ -269,7 +273,7 @@ class PackState(PackLimits):
         self._batches += 1
         lane = find_lane(due, self.lane, self._run_now.urgency)
         ordered = sort_in_turn((e for e in due if lane_of(e, self.lane) == lane), self._run_now.urgency)
-        entries = fill_batch(ordered, self.bytes)
+        entries = fill_batch(ordered, self.bytes, self._batch_limit.max)
         batch = Batch(token, lane, to_ids(entries), entries, left=list(range(len(entries))))
         self._begin(batch)
         return batch
@@ -284,12 +288,15 @@ class PackState(PackLimits):
         self._note_change()
         self.in_flight.begin(batch)
         for message_id in batch.ids:
-            del self._entries[message_id]
+            del self.entries[message_id]
         self._run_now.forget(batch.ids)
 
     def apply_results(self, batch: Batch, results: Sequence[Any], now: float) -> None:
         """Apply what a batch's calls have come to, in the order of `batch.left`; see `shared.packs.cycle`."""
         self._note_change()
+        if len(results) == len(batch.ids):  # its first answer, which says how many calls have begun
+            self._batch_limit.adapt(len(results), len(results) - sum(result is None for result in results))
+
         left: list[int] = []
         for position, result in zip(batch.left, results, strict=True):
             if result == STILL_IN_FLIGHT:
@@ -304,7 +311,7 @@ class PackState(PackLimits):
     def _hand_back(self, running: RunningMessage, now: float) -> None:
         """Let a message whose handler has not been called be due as it was."""
         if running.state is None and running.entry[ID] not in self.leaving:
-            self._entries[running.entry[ID]] = running.entry
+            self.entries[running.entry[ID]] = running.entry
             return
         outcome = Outcome("handed_back", reason="its batch was over before it began")
         self._put(decide(running.read(self.kind, self.lane), outcome, now), running.size, now)
@@ -317,7 +324,7 @@ class PackState(PackLimits):
             growth = measure(entry) - measure(running.entry)
             if self._makes_room(growth):
                 self.bytes += growth
-                self._entries[message_id] = entry
+                self.entries[message_id] = entry
                 return
 
         state = running.read(self.kind, self.lane)
@@ -349,16 +356,17 @@ class PackState(PackLimits):
         self.in_flight.set_left(batch, ())
 
     def summary(self) -> PackSummary:
-        """Summarize the pack; counted once between two changes, because it takes all of a thousand messages."""
+        """Summarize the pack; once between two changes."""
         if self._summary is None:
-            self._summary = PackSummary.of(self._entries.values(), self.find_wake(LANES), len(self.in_flight))
+            entries = self.entries.summarize()
+            self._summary = replace(entries, wake_at=self.find_wake(LANES), running=len(self.in_flight))
         return self._summary
 
     def find_wake(self, lanes: Collection[str]) -> float:
         """Return when the first message on `lanes` can wait no longer, in seconds since the epoch."""
         key = tuple(lanes)
         if key not in self._wakes:
-            self._wakes[key] = find_wake(self._entries.values(), lanes, self.lane, self.within)
+            self._wakes[key] = self.entries.find_wake(lanes, self.within)
         return self._wakes[key]
 
     def _note_change(self) -> None:
@@ -376,7 +384,7 @@ class PackState(PackLimits):
         """Keep a message after a change, among those alive, finished, or on their way to another pack."""
         self._note_change()
         if state.ended:
-            self._entries.pop(state.id, None)
+            self.entries.discard(state.id)
             self._suspects.clear_of(state.id)
             self._run_now.forget([state.id])
             # `due_at` is now the time of its end, from which on it is remembered
@@ -392,11 +400,12 @@ class PackState(PackLimits):
 
         index = self.leaving.pop(state.id, None)
         if index is not None:
-            self._entries.pop(state.id, None)
+            self.entries.discard(state.id)
             self.bytes -= size
-            self.forwarding.send_away(self.kind, index, [] if state.ended else [entry], [entry] if state.ended else [])
+            alive, ended = ([], [entry]) if state.ended else ([entry], [])
+            self.forwarding.send_away(self.kind, index, alive, ended)
         elif state.ended:
             self._ended[state.id] = entry
             self._forget_old(now)
         else:
-            self._entries[state.id] = entry
+            self.entries[state.id] = entry

@@ -1,8 +1,9 @@
 """The summary of what a pack waits for, and its finished messages, which it remembers for a while."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from shared.packs.entry import DUE, EARLY, OTHERS, Entry, is_held, is_parked, measure
 
@@ -13,17 +14,22 @@ FINISHED_KEPT_SECONDS = 24 * 3600.0  # a day, like Temporal's usual retention
 class PackSummary:
     """What a pack waits for: moments in seconds since the epoch, infinite when there is nothing to wait for."""
 
-    wake_at: float
     due_at: float
     earliest_at: float
     asleep: int
     held: int
     parked: int
-    running: int
+    wake_at: float = math.inf
+    running: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many entries it summarizes."""
+        return self.asleep + self.held
 
     @classmethod
-    def of(cls, entries: Iterable[Entry], wake_at: float, running: int) -> "PackSummary":
-        """Summarize a pack's entries, whose first can wait until `wake_at`."""
+    def of(cls, entries: Iterable[Entry]) -> Self:
+        """Summarize entries, all but when the pack has to wake for them."""
         plain = list[Entry]()
         others = list[Entry]()
         for entry in entries:
@@ -36,7 +42,18 @@ class PackSummary:
         waiting = plain + free
         due = min([entry[DUE] for entry in waiting], default=math.inf) / 1000
         earliest = min([entry[DUE] - entry[EARLY] for entry in waiting], default=math.inf) / 1000
-        return cls(wake_at, due, earliest, asleep=len(waiting), held=held, parked=parked, running=running)
+        return cls(due, earliest, asleep=len(waiting), held=held, parked=parked)
+
+    @classmethod
+    def join(cls, parts: Collection[Self]) -> Self:
+        """Summarize what all the parts do."""
+        return cls(
+            due_at=min((part.due_at for part in parts), default=math.inf),
+            earliest_at=min((part.earliest_at for part in parts), default=math.inf),
+            asleep=sum(part.asleep for part in parts),
+            held=sum(part.held for part in parts),
+            parked=sum(part.parked for part in parts),
+        )
 
 
 class FinishedMessages(dict[str, Entry]):

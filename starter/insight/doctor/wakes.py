@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from temporalio.client import Client
 
-from shared.messages.placement import count_in_wake
+from shared.messages.placement import advise_tolerance, count_in_wake
 from shared.messages.timespan import format_seconds
 from shared.packs.entry import DECISIONS, DUE, Entry, is_held
 from shared.temporal.connect import CALL_TIMEOUT
@@ -26,15 +26,11 @@ APART_SECONDS = 0.5
 FEW = 10
 """Messages in a wake below which it is worth telling."""
 
-ENOUGH = 50
 WAKES_MANY = 0.5
 """Wakes a second of a kind below which nothing is gained: each takes some 60 ms of server and worker together."""
 
 TIMES_MORE = 3.0
 """How many times as many messages a larger tolerance must bring together."""
-
-TOLERANCE_SHARE_MAX = 0.25
-"""The largest tolerance that is advised, as a part of the time after which messages come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +60,15 @@ async def check_kind(client: Client, kind: str) -> Finding | None:
     names = [found.id async for found in client.list_workflows(query, limit=PACKS_READ, rpc_timeout=CALL_TIMEOUT)]
     stored = await asyncio.gather(*(read_stored(client, name) for name in names))
     states = [pack.state for pack in stored if pack.state is not None]
-    rhythms = [found for state in states if (found := PackRhythm.of(state.entries.open().values())) is not None]
+    rhythms = [found for state in states if (found := PackRhythm.of(state.entries.read())) is not None]
     if not rhythms:
         return None
 
     packs = (await client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
-    return advise_tolerance(kind, rhythms, packs)
+    return judge_wakes(kind, rhythms, packs)
 
 
-def advise_tolerance(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | None:
+def judge_wakes(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | None:
     """Give a warning if it is worth a larger tolerance, by what some of a kind's packs show."""
     messages = mean(rhythm.messages for rhythm in rhythms)
     interval = mean(rhythm.interval for rhythm in rhythms)
@@ -82,8 +78,7 @@ def advise_tolerance(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Fi
         return None
 
     wakes = packs * messages / (interval * in_wake)
-    enough = ENOUGH * interval / count_in_wake(messages, interval, interval)
-    tolerance = min(TOLERANCE_SHARE_MAX * interval, enough)
+    tolerance = advise_tolerance(messages, interval)
     would_run = count_in_wake(messages, tolerance, interval)
     if wakes < WAKES_MANY or would_run < TIMES_MORE * in_wake:
         return None

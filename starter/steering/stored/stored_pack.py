@@ -75,7 +75,7 @@ class StoredPack:
         """Give (id, state) of all messages, alive and finished."""
         if self.state is None:
             return []
-        alive = self.state.entries.open().values()
+        alive = self.state.entries.read()
         known = [(e[ID], "active" if not is_held(e) else "parked" if is_parked(e) else "paused") for e in alive]
         known += [(message_id, "active") for message_id in self.state.in_flight.messages]
         return known + [(message.id, message.ended) for message in self.state.finished()]
@@ -93,7 +93,7 @@ class StoredPack:
         if request.get("state") in ENDS:
             return describe_listed(select_listed(self.state.finished(), request), request)
 
-        entries = self.state.entries.open().values()
+        entries = self.state.entries.read()
         kind = self.state.kind
         lane = self.state.lane
         others = (to_state(entry, kind, lane) for entry in entries if len(entry) > OTHERS)
@@ -104,7 +104,7 @@ class StoredPack:
         """Count the messages as of `as_of`, and those that came since; None if nothing can be read."""
         if self.state is None:
             return None
-        return read_counts(count_entries(self.state.entries.open().values(), (), self.state.lane, self.as_of))
+        return read_counts(count_entries(self.state.entries.read(), (), self.state.lane, self.as_of))
 
 
 def _list_usual(entries: Iterable[Entry], lane: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,9 @@ from shared.messages.placement import PackSpread
 from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, ID, LATE, OTHERS, Entry, is_held, lane_of, measure, priority_of, tenant_of
 
-BATCH_MAX = 500  # with outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns
+BATCH_MAX = 2_000  # with outcomes of 100 bytes, the result of a batch stays below the size at which a server warns
+BATCH_FIRST = 500
+BATCH_MIN = 100
 BATCH_BYTES_MAX = 200_000
 
 Urgency = Callable[[Entry], tuple[int, int, str]]
@@ -30,6 +32,23 @@ class Batch:
     queue: str = ""
     left: list[int] = field(default_factory=list[int])
     """Positions of the messages whose outcomes the pack waits for, in rising order."""
+
+
+class BatchLimit:
+    """How many messages a batch may have: as many as have begun of the last one, and more if all have.
+
+    What finds no slot in the worker comes back as it was, and has been sent for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.max = BATCH_FIRST
+
+    def adapt(self, asked: int, begun: int) -> None:
+        """Note how many calls a batch of `asked` messages has begun."""
+        if begun < asked:
+            self.max = max(begun, BATCH_MIN)
+        elif asked == self.max:
+            self.max = min(2 * asked, BATCH_MAX)
 
 
 def find_due(entries: Iterable[Entry], lanes: Collection[str], default_lane: str, now: float) -> list[Entry]:
@@ -70,15 +89,15 @@ def sort_in_turn(due: Iterable[Entry], urgency: Urgency) -> list[Entry]:
     return sorted(ordered, key=turn)
 
 
-def fill_batch(due: Iterable[Entry], held_bytes: int) -> list[Entry]:
-    """Take the first due messages of a pack of `held_bytes`, as many as fit a batch."""
+def fill_batch(due: Iterable[Entry], held_bytes: int, count_max: int = BATCH_MAX) -> list[Entry]:
+    """Take the first due messages of a pack of `held_bytes`, as many as fit a batch of at most `count_max`."""
     entries: list[Entry] = []
     room = BATCH_BYTES_MAX
     for entry in due:
         entries.append(entry)
         if held_bytes > BATCH_BYTES_MAX:  # otherwise all entries fit together
             room -= measure(entry)
-        if len(entries) == BATCH_MAX or room <= 0:
+        if len(entries) == count_max or room <= 0:
             break
 
     return entries
