@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,7 +108,7 @@ def _start(
         "tasksAtOnce": str(max(1, min(tasks, cores))),
         "restartFinished": str(options.restarts_finished),
     }
-    spec = asyncio.run(_make_spec(given, manifest.find_kinds()))
+    spec = asyncio.run(_make_spec(given, manifest.count_kinds()))
 
     if left > 0:
         unsettled = manifest.read_messages(session)
@@ -129,15 +129,19 @@ def _start(
     )
 
 
-async def _make_spec(given: Mapping[str, str], kinds: Iterable[str]) -> TaskSpec:
+async def _make_spec(given: Mapping[str, str], counts: Mapping[str, int]) -> TaskSpec:
     """Check the server and fix the layouts first, so that what would fail every row fails before any row starts."""
     options = read_write_options(given)
     registry = load_registry(options.settings)
     client = await connect_checked(options.connection, options.settings)
     packs = declared_packs(registry)
     layouts = Layouts(client, options.settings, packs)
-    found = [(kind, await layouts.ensure(kind, registry[kind].lane)) for kind in kinds if kind in registry]
-    places = {kind: layout.packs if layout is not None else 0 for kind, layout in found}
+    places: dict[str, int] = {}
+    for kind, count in counts.items():
+        if kind in registry:
+            layout = await layouts.ensure(kind, registry[kind].lane, count)
+            places[kind] = layout.packs if layout is not None else 0
+
     rules = envelope_rules(options.settings, registry)
     names = tuple(name for name in columns_of(MESSAGES_DDL) if name != ROW)
 

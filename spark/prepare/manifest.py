@@ -66,9 +66,9 @@ class Manifest:
         """Give the messages, in the columns of MESSAGES_DDL."""
         return read_table(spark, self.folder / "messages", MESSAGES_DDL)
 
-    def find_kinds(self) -> list[str]:
-        """Give the kinds of the messages, without a job of Spark."""
-        return sorted(count_values(self.folder / "messages", "kind"))
+    def count_kinds(self) -> dict[str, int]:
+        """Give the kinds of the messages, in order, and how many each has; without a job of Spark."""
+        return dict(sorted(count_values(self.folder / "messages", "kind").items()))
 
     def read_rejects(self, spark: "SparkSession") -> "DataFrame":
         """Give the rows that can't become messages, in the columns of REJECTS_DDL."""

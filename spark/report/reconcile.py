@@ -84,7 +84,7 @@ async def list_known(control: Control, manifest: Manifest, known: Path) -> None:
     say which messages have ended, from the packs. Raises RetryLater when the server, or the worker of a pack that must
     be asked, does not answer.
     """
-    kinds = await asyncio.to_thread(manifest.find_kinds)
+    kinds = await asyncio.to_thread(manifest.count_kinds)
     await _write_known(control, kinds, known / "known.parquet")
 
 

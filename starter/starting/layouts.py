@@ -24,6 +24,7 @@ from shared.messages.placement import (
     MESSAGE_WORKFLOW,
     PACK_WORKFLOW,
     Layout,
+    count_packs,
     layout_workflow_id,
     pack_of,
 )
@@ -92,13 +93,18 @@ class Layouts:
                 raise translate_rpc_error(failure) from failure
         return self._cache[kind][1]
 
-    async def ensure(self, kind: str, lane: str) -> Layout | None:
-        """Give the layout for starts of a kind, which the first fixes; more packs that are declared are asked for."""
+    async def ensure(self, kind: str, lane: str, messages: int = 0) -> Layout | None:
+        """Give the layout for starts of a kind, which the first fixes; more packs that are declared are asked for.
+
+        A new kind gets packs for so many `messages`, if that is known: then it need not grow while it is filled.
+        """
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)
         if layout is None and declared is not None:
             await self._refuse_if_solo(kind)
-            await self._fix(await self._with_present_packs(Layout.of(kind, lane, declared)))
+            layout = Layout.of(kind, lane, declared)
+            packs = max(layout.packs, count_packs(messages, layout.size))
+            await self._fix(await self._with_present_packs(replace(layout, packs=packs)))
             layout = await self.find(kind)
         if layout is not None and declared is not None and declared.packs > layout.packs:
             await self._ask(kind, declared.packs)
