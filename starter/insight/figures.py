@@ -43,9 +43,6 @@ FIGURES: dict[str, Figure] = {
     "shard.syncs": _rule(10, "1/s", "writes that wait for a sync in a history shard, which does one at a time"),
     "shards.least": _rule(512, "", "history shards, as their number is for good"),
     "shards.most": _rule(16_384, "", "history shards: more cost memory and polls in each server"),
-    "partitions.least": _documented(
-        4, "", "partitions of a task queue by default", "Temporal's matching.numTaskqueueReadPartitions"
-    ),
     "partitions.per_task": _documented(0.015, "s", "partitions for each task a second", "community.temporal.io/t/539"),
     "postgresql.syncs": _rule(10_000, "1/s", "syncs of its log that one PostgreSQL is trusted with"),
     "postgresql.cores": _rule(64, "", "cores that one PostgreSQL is trusted with"),

@@ -10,7 +10,8 @@ from typing import Literal
 
 from shared.lanes import LANES
 from shared.messages.decision import TOLERANCE_MAX, TOLERANCE_SHARE
-from shared.messages.placement import count_in_wake
+from shared.messages.placement import advise_tolerance, count_in_wake
+from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.insight.figures import value_of
 from worker.lanes.profiles import PROFILES
@@ -120,6 +121,7 @@ def make_plan(demand: Workload, encoding: EncodingName) -> Plan:
     wakes = demand.cycles_per_second / in_batch
     place, advice = _find_place(demand, encoding, used, wakes)
 
+    herd_seconds = _find_herd_seconds(demand, encoding, processes) if demand.herd else None
     return Plan(
         encoding=encoding,
         lane=demand.lane,
@@ -137,9 +139,9 @@ def make_plan(demand: Workload, encoding: EncodingName) -> Plan:
         asleep_bytes=demand.messages * value_of(f"{encoding}.asleep.bytes"),
         closed_bytes=_find_closed_bytes(demand, encoding),
         shards=_count_shards(workflows, used.syncs),
-        partitions=max(int(value_of("partitions.least")), math.ceil(wakes * value_of("partitions.per_task"))),
+        partitions=math.ceil(wakes * value_of("partitions.per_task")),
         start_seconds=_find_start_seconds(demand.messages, encoding, _with_room(used.server + used.database)),
-        herd_seconds=_find_herd_seconds(demand, encoding, processes) if demand.herd else None,
+        herd_seconds=herd_seconds,
         actions_per_second=_count_actions(demand, encoding, in_batch),
         place=place,
         advice=advice,
@@ -250,7 +252,10 @@ def _find_place(demand: Workload, encoding: EncodingName, used: Cost, wakes: flo
     if encoding == "solo" and demand.retention > DAY:
         advice.append("a retention of a day: each cycle leaves a fifth of a run behind for that long")
     if encoding == "pack" and demand.slack < demand.mean_interval / 50:
-        advice.append("more tolerance: a wake costs what it costs, however few messages it runs")
+        tolerance = advise_tolerance(demand.pack_messages, demand.mean_interval)
+        would_run = count_in_wake(demand.pack_messages, tolerance, demand.mean_interval)
+        what = f"a tolerance of {format_seconds(tolerance)}, if that is fine"
+        advice.append(f"{what}: a wake costs what it costs, and would run {would_run:,.0f} messages at once")
     if 3 * wakes > value_of("namespace.calls"):
         advice.append("raise frontend.namespaceRPS, and the persistence limits of frontend and history")
     return place, tuple(advice)

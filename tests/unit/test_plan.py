@@ -89,6 +89,17 @@ def test_a_pack_wakes_for_as_many_as_was_measured() -> None:
     )
 
 
+def test_a_plan_says_which_tolerance_would_help() -> None:
+    """Packs of 1,000 that come back every hour and may wait ten seconds: 4 min let fifty of them meet."""
+    plan = make_plan(Workload(messages=10**6, mean_interval=HOUR, tolerance=10), "pack")
+    enough = make_plan(Workload(messages=10**6, mean_interval=HOUR, tolerance=240), "pack")
+
+    assert "a tolerance of 4 min, if that is fine: a wake costs what it costs, and would run 50 messages at once" in (
+        plan.advice
+    )
+    assert not any("tolerance" in sentence for sentence in enough.advice)
+
+
 @pytest.mark.parametrize(("count", "interval"), [(1_000_000, HOUR), (10_000_000, 4 * HOUR)])
 def test_a_pack_costs_the_worker_what_it_did(count: int, interval: float) -> None:
     """The hour of a million messages, and that of ten million: milliseconds of processor time a cycle."""
