@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.decision import begin, decide, next_wake
     from shared.messages.json_value import find_size_flaw
     from shared.messages.message import PAYLOAD_MAX, HandlerCall, MessageState, Outcome
-    from shared.messages.placement import MESSAGE_WORKFLOW
+    from shared.messages.placement import MESSAGE_WORKFLOW, unit_hash
     from shared.messages.signal_reading import read_signal
     from shared.messages.signals import SIGNAL_NAMES, Revise, Signal, Stop, UnreadableSignal
     from shared.messages.timespan import format_moment
@@ -67,6 +67,9 @@ class MessageWorkflow(IgnoresUnknownSignals):
         self._last_outcome = Outcome("again")  # it has the settings of the worker that ran the last cycle
         self._lane = self._state.lane
         self._cycles = 0
+        info = workflow.info()
+        # messages that were started together would all continue as new in the same minute, again and again
+        self._run_share = 1.0 if info.continued_run_id else 1.0 - unit_hash(info.workflow_id)
         self._payload_max_bytes: int = wire.get(PAYLOAD_MAX, 0)
 
     @workflow.run
@@ -160,7 +163,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
 
     def _is_run_over(self) -> bool:
         """Return whether to go on in another run: on another lane's queue, or because this history is long enough."""
-        is_full = self._cycles >= self._last_outcome.cycles_per_run
+        is_full = self._cycles >= self._run_share * self._last_outcome.cycles_per_run
         return is_full or self._state.lane != self._lane or workflow.info().is_continue_as_new_suggested()
 
     def _continue_as_new(self) -> NoReturn:
@@ -195,8 +198,9 @@ class MessageWorkflow(IgnoresUnknownSignals):
 
     def _stop_as_requested(self) -> None:
         """Treat a request to cancel as the signal `stop`; repeated requests change nothing."""
-        reason = workflow.cancellation_reason()
-        self.take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
+        why = workflow.cancellation_reason()
+        reason = f"cancellation was requested: {why}" if why else "cancellation was requested"
+        self.take(Stop(reason))
 
     def take(self, signal: Signal | UnreadableSignal) -> None:
         """Apply a signal to the message."""
