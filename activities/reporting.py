@@ -85,7 +85,8 @@ def end_cycle(span: Span, outcome: Outcome) -> Outcome:
     """End the span with the call's outcome, and note in the outcome what the next cycle is linked to."""
     if span is NO_SPAN:
         return outcome
-    span.end({"outcome": outcome.word}, outcome.verdict if outcome.verdict in FAILURES else "")
+    failure = outcome.verdict if outcome.verdict in FAILURES else ""
+    span.end({"outcome": outcome.word}, failure)
     return outcome._replace(traced=span.traceparent)
 
 

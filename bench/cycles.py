@@ -38,9 +38,8 @@ async def _compare(name: str) -> list[dict[str, Any]]:
             await fill(client, what, prefix, count, delay)
         for number in range(PAIRS):
             for what, prefix in alternate(prefixes, number).items():
-                order = Order(
-                    what=what, prefix=prefix, seconds=SECONDS, cache=CACHE if name == "cold" else 1000, slots=30
-                )
+                cache = CACHE if name == "cold" else 1000
+                order = Order(what=what, prefix=prefix, seconds=SECONDS, cache=cache, slots=30)
                 seen[what].append(await run_worker(server, order))
 
     ratio = median(d.rate / b.rate for d, b in zip(seen["dormice"], seen["bare"], strict=True))

@@ -21,12 +21,10 @@ if DELETE_AFTER_VARIABLE in os.environ:
     left_runs.DELETE_AFTER = timedelta(seconds=float(os.environ[DELETE_AFTER_VARIABLE]))
 
 _packs = int(os.environ.get(PACKS_VARIABLE, "0"))
+_encoding = Pack(packs=_packs, size=SIZE_MAX, coalesce=timedelta(minutes=5)) if _packs else None
 
 
-@handler(
-    os.environ.get(KIND_VARIABLE, "bench-kind"),
-    encoding=Pack(packs=_packs, size=SIZE_MAX, coalesce=timedelta(minutes=5)) if _packs else None,
-)
+@handler(os.environ.get(KIND_VARIABLE, "bench-kind"), encoding=_encoding)
 async def stay_asleep(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — the shape of every handler
     """Come back in a year."""
     return Again(after=timedelta(days=365))

@@ -100,7 +100,8 @@ async def fresh_cluster() -> AsyncGenerator[ClusterServer]:
 def alternate(contestants: Mapping[Name, Contestant], number: int) -> dict[Name, Contestant]:
     """Give contestants in the order of round `number`: whatever slows with time slows both alike (A B, B A, …)."""
     pairs = list(contestants.items())
-    return dict(pairs if number % 2 == 0 else reversed(pairs))
+    ordered = pairs if number % 2 == 0 else reversed(pairs)
+    return dict(ordered)
 
 
 def new_prefix() -> str:
@@ -328,12 +329,14 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
     path = RESULTS / f"{'-'.join([scenario, *case.replace('--', '').split()])}.json"
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     write_figures()
-    print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    print(f"kept in {shown}", file=sys.stderr)
 
 
 def _fill_flat(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     for column in rows[0]:
-        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+        justify = "left" if isinstance(rows[0][column], str) else "right"
+        table.add_column(column, justify=justify)
     for row in rows:
         table.add_row(*(_show(value) for value in row.values()))
 

@@ -87,12 +87,13 @@ async def _wait_for(ledger: Ledger, count: int, due: float) -> None:
 def _make_herd(count: int, due: datetime, over: float) -> Iterable[Envelope]:
     """Make messages due at one moment, or one by one over some seconds."""
     for number in range(count):
+        tenant = "noisy" if number % 2 else f"tenant-{number % 100}"
         yield Envelope(
             kind=HERDED,
             id=f"{number % PRIORITIES + 1}-{count}-{number}",
             lane="short",
             priority=number % PRIORITIES + 1,
-            tenant="noisy" if number % 2 else f"tenant-{number % 100}",
+            tenant=tenant,
             payload={},
             scheduled_at=due + timedelta(seconds=over * number / count),
         )

@@ -127,13 +127,14 @@ async def _database() -> AsyncGenerator[str]:
 async def _outbox(server: EmbeddedServer, filling: Filling, dsn: str) -> AsyncGenerator[None]:
     """Run `dormice outbox` for the length of a `with` block."""
     is_packed = filling.encoding == "pack"
+    packs = filling.packs if is_packed else 0
     environment = {
         **os.environ,
         "TEMPORAL_ADDRESS": server.address,
         "DORMICE_HANDLERS": "bench.handlers",
         "DORMICE_TASK_QUEUE_PREFIX": filling.prefix,
         KIND_VARIABLE: filling.prefix if is_packed else "bench",
-        PACKS_VARIABLE: str(filling.packs if is_packed else 0),
+        PACKS_VARIABLE: str(packs),
     }
     process = await start_supervised(
         [sys.executable, "-m", "starter", "outbox", dsn], asyncio.subprocess.DEVNULL, environment

@@ -51,13 +51,16 @@ async def _measure(case: str, count: int) -> dict[str, Any]:
     """Run a case on a server of its own: what a worker has in hand when it ends would time out under the next."""
     async with fresh_server() as server:
         prefix = new_prefix()
-        at = await _start(await server.connect(), prefix, count // 2 if case == "steady" else count, case)
+        number = count // 2 if case == "steady" else count
+        at = await _start(await server.connect(), prefix, number, case)
         await asyncio.sleep(max(0.0, at - time.time()))
         burner = await start_supervised([sys.executable, "-c", "while True: pass"])
 
         try:
-            order = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=5 if case == "steady" else 0)
-            measured = await run_worker(server, replace(order, **NAIVE) if case == "naive" else order)
+            warmup = 5 if case == "steady" else 0
+            order = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=warmup)
+            used = replace(order, **NAIVE) if case == "naive" else order
+            measured = await run_worker(server, used)
         finally:
             await kill_supervised(burner)
 

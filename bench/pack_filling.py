@@ -92,14 +92,16 @@ class Filling:
         now = time.time()
         for number in self.numbers:
             due = datetime.fromtimestamp(self.first_due(now), UTC) if self.due_in or self.due_spread else None
+            kind = self.prefix if self.encoding == "pack" else "bench"
+            tolerance_seconds = self.coalesce if due else 0.0
             yield (
                 None,
                 Envelope(
-                    kind=self.prefix if self.encoding == "pack" else "bench",
+                    kind=kind,
                     id=f"{self.prefix}-{number}",
                     lane="short",
                     scheduled_at=due,
-                    tolerance_seconds=self.coalesce if due else 0.0,
+                    tolerance_seconds=tolerance_seconds,
                     payload=self.payload(number),
                 ),
             )
@@ -245,8 +247,9 @@ async def settled_bytes(server: EmbeddedServer) -> int:
 
 def to_order(filling: Filling, **changes: Any) -> Order:
     """Order a worker for a filling, to be stopped when it has been seen enough; `changes` replace its fields."""
+    what = "pack" if filling.encoding == "pack" else "dormice"
     order = Order(
-        what="pack" if filling.encoding == "pack" else "dormice",
+        what=what,
         prefix=filling.queues or filling.prefix,
         seconds=HOUR,
         warmup=0,

@@ -92,7 +92,8 @@ async def _compare_starts(
     for number in range(PAIRS):
         for what, measure_it in alternate(contestants, number).items():
             seen = await measure_it()
-            rates[what].append(seen.task_rate if isinstance(seen, Measured) else seen)
+            rate = seen.task_rate if isinstance(seen, Measured) else seen
+            rates[what].append(rate)
             if isinstance(seen, Measured):
                 rates[_COMMAND].append(seen.rate)
     _report_ratio(rates, note, case=case)

@@ -35,7 +35,8 @@ async def main(_: list[str]) -> None:
             for what in alternate(seen, number):
                 address = f"127.0.0.1:{find_free_port()}" if what == ON else ""
                 order = Order(what="dormice", prefix=prefix, seconds=SECONDS, cache=CACHE, slots=30, telemetry=address)
-                order = replace(order, receiver=receiver if what == ON else "")
+                used = receiver if what == ON else ""
+                order = replace(order, receiver=used)
                 fetching = asyncio.create_task(_fetch_on(address, pages))
                 seen[what].append(await run_worker(server, order))
                 fetching.cancel()

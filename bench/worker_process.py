@@ -181,6 +181,8 @@ async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) 
     ended = time.monotonic()
     late = counter.take_lateness()
 
+    late_p50 = late[len(late) // 2] if late else 0.0
+    late_p99 = late[int(len(late) * 0.99)] if late else 0.0
     return Measured(
         cycles=counter.calls - calls,
         seconds=ended - began,
@@ -188,8 +190,8 @@ async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) 
         rss_bytes=psutil.Process().memory_info().rss,
         repeated=counter.repeated,
         left_out=counter.left_out,
-        late_p50=late[len(late) // 2] if late else 0.0,
-        late_p99=late[int(len(late) * 0.99)] if late else 0.0,
+        late_p50=late_p50,
+        late_p99=late_p99,
     )
 
 
@@ -199,11 +201,12 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
 
     told = Settings(telemetry_prometheus=order.telemetry, telemetry_otlp=order.receiver)
     with start_telemetry(told, "bench") as telemetry:
+        data_converter = DataConverter.default if is_bare else DATA_CONVERTER
         client = await Client.connect(
             os.environ["TEMPORAL_ADDRESS"],
             runtime=Runtime(telemetry=TelemetryConfig(metrics=telemetry.core), worker_heartbeat_interval=HEARTBEAT),
             grpc_compression=compression,
-            data_converter=DataConverter.default if is_bare else DATA_CONVERTER,
+            data_converter=data_converter,
         )
         if is_bare:
             async with _build_bare(client, order, counter):
@@ -223,11 +226,13 @@ def _build_bare(client: Client, order: Order, counter: Counter) -> Worker:
         return payload["delay"] * spread_factor(order.spread)
 
     is_pack = order.what == "bare-pack"
+    workflow = BarePack if is_pack else BareLoop
+    work = BareBatch(handle).process if is_pack else BareActivity(counter.note, order.io_seconds).process
     return build_bare_worker(
         client,
         task_queue(order.prefix, "short"),
-        BarePack if is_pack else BareLoop,
-        BareBatch(handle).process if is_pack else BareActivity(counter.note, order.io_seconds).process,
+        workflow,
+        work,
         cache=order.cache,
         slots=order.slots,
         pollers=order.pollers,
@@ -247,12 +252,13 @@ def build_bare_worker(
     sandbox: bool = False,
 ) -> Worker:
     """Build a worker for one of the yardsticks, a workflow and its activity, with a slot for each activity at once."""
+    workflow_runner = SandboxedWorkflowRunner() if sandbox else UnsandboxedWorkflowRunner()
     return Worker(
         client,
         task_queue=queue,
         workflows=[workflow],
         activities=[work],
-        workflow_runner=SandboxedWorkflowRunner() if sandbox else UnsandboxedWorkflowRunner(),
+        workflow_runner=workflow_runner,
         max_cached_workflows=cache,
         max_concurrent_workflow_tasks=slots,
         max_concurrent_activities=PROFILES["short"].activity_slots,
@@ -308,7 +314,8 @@ async def _print_windows(order: Order) -> None:
 def main(argument: str) -> None:
     """Measure as the JSON argument orders and print the results."""
     order = Order(**json.loads(argument))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop if order.is_uvloop else None) as runner:
+    loop_factory = uvloop.new_event_loop if order.is_uvloop else None
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_print_windows(order))
     os._exit(0)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
 

@@ -105,12 +105,14 @@ async def _run(args: argparse.Namespace) -> int:
     # the SDK's core would log each call that meets a fault
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
     sizes = Sizes().scale(args.load)
+    system = CLUSTER if args.cluster else EMBEDDED
+    used_sizes = sizes if args.packed is None else replace(sizes, packed=args.packed)
     options = ChaosOptions(
         minutes=args.minutes,
         seed=seed,
         command=_write_command(args, seed),
-        system=CLUSTER if args.cluster else EMBEDDED,
-        sizes=sizes if args.packed is None else replace(sizes, packed=args.packed),
+        system=system,
+        sizes=used_sizes,
     )
     began = time.monotonic()
 

@@ -112,7 +112,8 @@ def make_plan(seed: int, minutes: float, system: str) -> list[Planned]:
             plan.append(Planned(round(at, 2), fault.name, fault.act, target, round(seconds, 2)))
 
         is_overlapping = draw.random() < OVERLAP_SHARE
-        at += draw.uniform(*(OVERLAP_SECONDS if is_overlapping else PAUSE_SECONDS))
+        span = OVERLAP_SECONDS if is_overlapping else PAUSE_SECONDS
+        at += draw.uniform(*span)
 
     return [planned for planned in plan if planned.at <= length]
 

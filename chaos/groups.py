@@ -32,7 +32,8 @@ class Group:
     @property
     def name(self) -> str:
         """Encoding and lane, for a person."""
-        return f"{'packed' if self.packs else 'solo'} {self.lane}"
+        encoding = "packed" if self.packs else "solo"
+        return f"{encoding} {self.lane}"
 
     @property
     def encoding(self) -> Pack | None:

@@ -57,7 +57,8 @@ async def record_call(message: Message, ctx: Context) -> Again | Done:
         await _work(group, ctx)
     except asyncio.CancelledError:
         is_late = asyncio.get_running_loop().time() >= over_at - CUT_OFF_SLACK
-        note(What.FAILED if is_late else What.CUT_OFF)
+        ending = What.FAILED if is_late else What.CUT_OFF
+        note(ending)
         raise
     except BaseException:
         note(What.FAILED)
@@ -67,7 +68,8 @@ async def record_call(message: Message, ctx: Context) -> Again | Done:
         return Done()
     delay = round(random.uniform(*group.back_after), 3)
     note(What.AGAIN, delay)
-    tolerance = timedelta(seconds=TOLERANCE_SECONDS if group.packs else 0)
+    seconds = TOLERANCE_SECONDS if group.packs else 0
+    tolerance = timedelta(seconds=seconds)
     return Again(after=timedelta(seconds=delay), tolerance=tolerance)
 
 

@@ -80,9 +80,11 @@ class Starts:
     async def _start(self, wanted: Iterable[tuple[Group, int]], *, is_spread: bool = False) -> None:
         def send() -> Iterator[tuple[tuple[int, int], Envelope]]:
             for group, number in wanted:
-                due = datetime.now(UTC) + timedelta(seconds=number % FIRST_SECONDS if is_spread else 0)
+                seconds = number % FIRST_SECONDS if is_spread else 0
+                due = datetime.now(UTC) + timedelta(seconds=seconds)
                 self._ledger.append(What.START_SENT, NUMBER_OF[group.kind], number, due=due.timestamp())
-                yield (NUMBER_OF[group.kind], number), make_envelope(group, number, due=due if is_spread else None)
+                envelope = make_envelope(group, number, due=due) if is_spread else make_envelope(group, number)
+                yield (NUMBER_OF[group.kind], number), envelope
 
         async for receipt in self._starter.start_all(send()):
             if receipt.outcome is StartOutcome.STARTED:

@@ -67,7 +67,8 @@ def _run_up(cluster: Cluster, args: argparse.Namespace) -> int:
 
 def _run_down(cluster: Cluster, args: argparse.Namespace) -> int:
     cluster.down(is_deleting=args.delete)
-    echo_err("down, and deleted" if args.delete else "down")
+    said = "down, and deleted" if args.delete else "down"
+    echo_err(said)
     return FINE
 
 

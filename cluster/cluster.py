@@ -140,7 +140,8 @@ class Cluster:
         with self._held():
             if (process := self.process) is not None:
                 end_process(process)
-            self.postgres.stop("immediate" if is_deleting else "fast")
+            mode = "immediate" if is_deleting else "fast"
+            self.postgres.stop(mode)
         if is_deleting:
             shutil.rmtree(self.folder)
 

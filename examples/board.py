@@ -109,7 +109,8 @@ class Board:
     def _draw(self, status: str) -> RenderableType:
         table = Table(title=f"dormice, {status}", title_justify="left")
         for name in ("lane", "messages", "asleep", "running", "parked"):
-            table.add_column(name, justify="left" if name == "lane" else "right")
+            justify = "left" if name == "lane" else "right"
+            table.add_column(name, justify=justify)
         for lane in ("short", "medium", "long"):
             total = self._totals[lane]
             running, parked = (
@@ -127,7 +128,9 @@ class Board:
         facts.add_row("cycles", f"{self._cycles:,}", "cycles/s", f"{len(self._recent) / RATE_WINDOW_SECONDS:.1f}")
         facts.add_row("changed", f"{self._notes['changed']:,}", "unchanged", f"{self._notes['unchanged']:,}")
         facts.add_row("lateness p50", self._late(0.5), "p99", self._late(0.99))
-        facts.add_row("next due", f"in {format_seconds(next_due)}" if next_due > 0 else "now")
+
+        when = f"in {format_seconds(next_due)}" if next_due > 0 else "now"
+        facts.add_row("next due", when)
         return facts
 
     def _late(self, share: float) -> str:

@@ -53,7 +53,8 @@ async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix="dormice-demo-") as name, run_site() as site:
         folder = Path(name)
         options = EmbeddedOptions(data=folder / "data", port=find_free_port(), ui_port=find_free_port())
-        console.print(f"starting Temporal's embedded server{' and a Kafka broker' if args.kafka else ''} …")
+        others = " and a Kafka broker" if args.kafka else ""
+        console.print(f"starting Temporal's embedded server{others} …")
 
         async with (
             run_embedded(options) as server,

@@ -345,7 +345,8 @@ def _read_number(value: Any, kind: type[int] | type[float]) -> float:
             number = kind(value)
             if math.isfinite(number) and (isinstance(value, str) or number == value):
                 return number
-    raise ValueError(f"is {value!r}; write a {'whole ' if kind is int else ''}number")
+    wanted = "a whole number" if kind is int else "a number"
+    raise ValueError(f"is {value!r}; write {wanted}")
 
 
 def write_setting(value: Any) -> str:

@@ -91,7 +91,8 @@ class SparkHistories:
             raise GiveUp(f"{place}: a row: {found['problem']}")
         if not found["pages"]:
             raise GiveUp(f"{place}: is empty; give rows of {columns.id} and {columns.changed_at}")
-        return cls(kept.select("id", "changes"), None if found["first"] is None else (found["first"], found["last"]))
+        span = None if found["first"] is None else (found["first"], found["last"])
+        return cls(kept.select("id", "changes"), span)
 
     def find_span(self) -> tuple[int, int] | None:
         """Give the first and the last change of all."""

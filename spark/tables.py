@@ -70,7 +70,8 @@ def to_schema(ddl: str) -> Any:
 
 def to_batch(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
     """Make one batch of Arrow of some rows."""
-    return to_batch_of(zip(*rows, strict=True) if rows else [()] * len(schema), schema)
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return to_batch_of(columns, schema)
 
 
 def to_batch_of(columns: Iterable[Sequence[Any]], schema: Any) -> Any:

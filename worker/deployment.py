@@ -81,7 +81,8 @@ async def watch_deployment(client: Client, settings: Settings) -> None:
             if (now := ", ".join(map(name_version, taking))) != logged:
                 _log_version(settings, taking, now)
                 logged = now
-        await asyncio.sleep(FIRST_LOOK_SECONDS if logged is None else LOOK_SECONDS)
+        pause = FIRST_LOOK_SECONDS if logged is None else LOOK_SECONDS
+        await asyncio.sleep(pause)
 
 
 def _log_version(settings: Settings, taking: KeysView[Version], now: str) -> None:

@@ -79,12 +79,14 @@ def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions
     except (ValueError, OverflowError) as exc:
         raise InvalidSetting(f"--drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
 
+    processes = count_processes() if flags.processes is None else flags.processes
+    health_address = None if flags.health_port is None else (flags.health_host, flags.health_port)
     return WorkerOptions(
         settings=settings,
         lanes=tuple(dict.fromkeys(flags.lane or LANES)),
-        processes=count_processes() if flags.processes is None else flags.processes,
+        processes=processes,
         drain=drain,
-        health_address=None if flags.health_port is None else (flags.health_host, flags.health_port),
+        health_address=health_address,
     )
 
 
@@ -158,7 +160,8 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     order = StopRequest(runner.get_loop(), options.drain + HAND_BACK, overrun)
     stuck = StuckRuns(order.give)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
-    signals = take_signals(end, at_once if follow_parent is None else end)
+    second = at_once if follow_parent is None else end
+    signals = take_signals(end, second)
     telling = start_telemetry(options.settings, "dormice-worker")
     with contextlib.closing(order), contextlib.closing(runner), stuck, telling as telemetry:
         running = _take_signals_and_run(signals, _run(options, order, telemetry, follow_parent))
@@ -299,7 +302,8 @@ def take_signals(first: Callable[[], None], second: Callable[[], None]) -> Gener
     finally:
         signal.set_wakeup_fd(woken_before)
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            restored = signal.SIG_DFL if handler is None else handler
+            signal.signal(number, restored)
         writing.close()
         listening.join()
         reading.close()

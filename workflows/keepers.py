@@ -211,8 +211,9 @@ class IdleWorkflow(_Keeper):
         while True:
             self._is_changed = False
             pulled = self._pulled
+            state = "on" if self._is_on else "off"
             self._publish(
-                f"**{'on' if self._is_on else 'off'}** — pulled forward so far: {pulled.messages:,} messages, "
+                f"**{state}** — pulled forward so far: {pulled.messages:,} messages, "
                 f"{pulled.packs:,} packs, {pulled.mean_early_seconds:,.0f} s early on average"
             )
             await workflow.wait_condition(lambda: self._is_on or self._is_changed or self._is_run_full())

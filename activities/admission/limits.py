@@ -231,7 +231,8 @@ class Limits:
             return _with(lease, function)
 
         try:
-            place = await count.take_turn(counted, pace, math.inf if turn is None else turn.moment)
+            since = math.inf if turn is None else turn.moment
+            place = await count.take_turn(counted, pace, since)
         except TimeoutError:
             return _wait_for_answer(key, count.again_seconds)
 

@@ -37,7 +37,8 @@ class LocalCount(Count):
 
         free = max(pace.at_once - len(busy.leases), 0)
         if not busy.line.let_in(free, int(has_waited), int(not has_waited)):
-            return LaterTurn(position if has_waited else now, now + busy.line.find_look(pace.at_once))
+            since = position if has_waited else now
+            return LaterTurn(since, now + busy.line.find_look(pace.at_once))
 
         lease = Lease(self, key, pace, now + pace.lease)
         busy.leases[lease] = None

@@ -49,7 +49,8 @@ class Handler:
 
     def gate_of(self, message: Message) -> str:
         """Name the gate that a message needs, or "" for none. Raises InvalidOutcome for an invalid name."""
-        return read_gate("handler", self.gate(message) if callable(self.gate) else self.gate)
+        gate = self.gate(message) if callable(self.gate) else self.gate
+        return read_gate("handler", gate)
 
     def timeout_on(self, lane: str) -> timedelta:
         """Return how long one call may take on a lane: as declared, up to the lane's maximum, or the lane's own."""

@@ -74,7 +74,8 @@ class Limit:
         """Give the numbers that travel, for calls that may take as long as `timeout`; `usual` stands for no number."""
         lease = timeout.total_seconds() + LEASE_MARGIN_SECONDS
         at_once = self.at_once or (usual if self.is_per_process else 0)
-        return Pace.of(self.per[0] if self.per else 0, self.period, at_once, lease)
+        count = self.per[0] if self.per else 0
+        return Pace.of(count, self.period, at_once, lease)
 
     @property
     def summary(self) -> str:

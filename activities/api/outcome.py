@@ -56,18 +56,20 @@ def build_message(call: HandlerCall, model: PayloadModel | None = None) -> Messa
     It is filled at once, in half of the time that the constructor of a frozen class takes.
     """
     message = object.__new__(Message)
+    payload = call.payload if model is None else model.read(call.payload)
+    started_at = datetime.fromtimestamp(call.started_at, UTC) if call.started_at else None
     vars(message).update(
         kind=call.kind,
         id=call.id,
         version=call.version,
         lane=call.lane,
-        payload=call.payload if model is None else model.read(call.payload),
+        payload=payload,
         priority=call.priority,
         tenant=call.tenant,
         correlation_id=call.correlation_id,
         trace=call.trace,
         cycles=call.version - call.skipped,
-        started_at=datetime.fromtimestamp(call.started_at, UTC) if call.started_at else None,
+        started_at=started_at,
     )
     return message
 
@@ -177,24 +179,27 @@ def _to_again(again: Again, payload_max_bytes: int, model: PayloadModel | None) 
         raise InvalidOutcome(f"Again(lane={again.lane!r}) names no lane; use one of {', '.join(LANES)}")
 
     is_changed = again.payload is not UNCHANGED
-    payload = again.payload
+    payload: Any = None
 
     if is_changed:
-        payload = payload if model is None else model.write(payload)
+        payload = again.payload if model is None else model.write(again.payload)
         _check_json("payload", payload, payload_max_bytes)
 
     is_moment = isinstance(earliest, datetime)
+    earliest_span = None if is_moment else _seconds("Again(earliest", earliest)
+    earliest_moment = _epoch("earliest", earliest) if is_moment else None
+
     return Outcome(
         "again",
         clip_reason(str(again.reason)),
-        _seconds("Again(after", after),
-        _epoch("at", at),
-        None if is_moment else _seconds("Again(earliest", earliest),
-        _epoch("earliest", earliest) if is_moment else None,
-        _seconds("Again(tolerance", again.tolerance),
-        payload if is_changed else None,
-        is_changed,
-        again.lane or "",
+        after=_seconds("Again(after", after),
+        at=_epoch("at", at),
+        earliest=earliest_span,
+        earliest_at=earliest_moment,
+        tolerance=_seconds("Again(tolerance", again.tolerance),
+        payload=payload,
+        is_payload_changed=is_changed,
+        lane=again.lane or "",
     )
 
 
@@ -223,4 +228,5 @@ def _check_json(name: str, value: Any, max_bytes: int) -> None:
 
 def _describe(value: object) -> str:
     text = repr(value)
-    return f"{type(value).__name__} {text[:60]}{'…' if len(text) > 60 else ''}"
+    ending = "…" if len(text) > 60 else ""
+    return f"{type(value).__name__} {text[:60]}{ending}"

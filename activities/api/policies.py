@@ -77,7 +77,8 @@ def nutch_gone(interval: timedelta, rules: NutchRules = NutchRules()) -> timedel
     """
     seconds = interval.total_seconds() * 1.5
     longest = rules.bounds.longest.total_seconds()
-    return rules.bounds.clamp_seconds(seconds if seconds < longest else 0.9 * longest)
+    bounded = seconds if seconds < longest else 0.9 * longest
+    return rules.bounds.clamp_seconds(bounded)
 
 
 def hold(interval: timedelta, floor: timedelta, bounds: Bounds) -> timedelta:

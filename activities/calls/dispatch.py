@@ -114,7 +114,8 @@ class Dispatch:
     def make_deadlines(self, kind: str, lane: str) -> Deadlines:
         """Make the limit of time for calls of one kind on one lane; without a handler for the kind it is never used."""
         found = self.registry.get(kind)
-        return Deadlines(0.0 if found is None else found.timeout_on(lane).total_seconds())
+        seconds = 0.0 if found is None else found.timeout_on(lane).total_seconds()
+        return Deadlines(seconds)
 
     async def run(
         self, call: HandlerCall, beat: Callable[[], None], deadlines: Deadlines, spread: Spread | None = None
@@ -284,7 +285,8 @@ class Dispatch:
                 await self.gates.close(raised.gate, closure)
             return Outcome("retry_after", clip_reason(str(raised)), after=raised.delay.total_seconds())
         if isinstance(raised, TimeoutError):
-            return fail(found, describe_error(raised) if str(raised) else f"no outcome within {deadlines.seconds:g} s")
+            reason = describe_error(raised) if str(raised) else f"no outcome within {deadlines.seconds:g} s"
+            return fail(found, reason)
 
         raise raised
 

@@ -56,4 +56,6 @@ def describe_error(exc: BaseException) -> str:
         text = str(exc).strip().partition("\n")[0]
     except BaseException as worse:  # noqa: BLE001 — an exception's text comes from the handler's own code too
         text = f"its text can't be had ({type(worse).__name__})"
-    return clip_reason(f"{type(exc).__name__}: {text}" if text else type(exc).__name__)
+    name = type(exc).__name__
+    described = f"{name}: {text}" if text else name
+    return clip_reason(described)

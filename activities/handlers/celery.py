@@ -179,7 +179,8 @@ def read_task(message: Message, now: float) -> HeldTask:
         "content_type": given.get("content_type", "application/json"),
         "content_encoding": given.get("content_encoding", "utf-8"),
     }
-    declare = given.get("declare", [given["queue"]] if "queue" in given else [])
+    default = [given["queue"]] if "queue" in given else []
+    declare = given.get("declare", default)
     return HeldTask(_read_body(given.get("body")), headers, place, declare, {"delivery_mode": 2, **properties})
 
 

@@ -21,7 +21,8 @@ class HttpClient:
 
     def __init__(self, settings: Settings, guard: AddressGuard | None = None, look_up: "LookUp | None" = None) -> None:
         self._settings = settings
-        self._guard = guard or AddressGuard(is_any if settings.http_allow_private else is_public)
+        is_allowed = is_any if settings.http_allow_private else is_public
+        self._guard = guard or AddressGuard(is_allowed)
         self._look_up = look_up
         self._session: SharedSession | None = None
         self._opened = AsyncExitStack()

@@ -56,7 +56,8 @@ class PullActivities:
         queue = activity.info().task_queue
         details = activity.info().heartbeat_details
         shift = PullLoop(activity.client(), queue, IdleLimits.load(call["limits"]), self.telemetry)
-        shift.pulled = PullCounts.load(details[0]["pulled"] if details else {})
+        pulled_before: Any = details[0]["pulled"] if details else {}
+        shift.pulled = PullCounts.load(pulled_before)
         with contextlib.suppress(asyncio.CancelledError):
             await shift.run(time.monotonic() + SHIFT_SECONDS)
         return shift.pulled.dump()
@@ -256,7 +257,8 @@ class PullLoop:
                 raise
             return
 
-        self._woken.note(sleeping, self._until if sleeping.is_pack else None)
+        until = self._until if sleeping.is_pack else None
+        self._woken.note(sleeping, until)
         early = (sleeping.due_at - now).total_seconds()
         self._telemetry.record(EARLINESS, early, self._labels)
         self.pulled += PullCounts(int(not sleeping.is_pack), int(sleeping.is_pack), early)

@@ -57,6 +57,7 @@ def make_context(
     are what `ctx.shared` opens.
     """
     started = (started_at or due_at or datetime.now(UTC)).timestamp()
+    due = due_at.timestamp() if due_at else started
     about = message or Message(kind="test", id="1", version=0, lane="short", payload=None)
     call = HandlerCall(
         kind=about.kind,
@@ -65,7 +66,7 @@ def make_context(
         version=about.version,
         attempt=attempt,
         payload=None,
-        due_at=due_at.timestamp() if due_at else started,
+        due_at=due,
         correlation_id=about.correlation_id,
     )
     around = CallContext(call, no_heartbeat, NO_SPAN)

@@ -87,6 +87,7 @@ class Life:
             index = pack_index(message.id, pack.packs)
             self._spread = PackSpread.of(handler.kind, index, pack.coalesce.total_seconds())
 
+        shared = Resources() if resources is None else resources
         self._dispatch = Dispatch(
             Registry([("the test", replace(handler, limit=None))]),  # a message alone stays below every limit
             settings,
@@ -94,7 +95,7 @@ class Life:
             _LoneGates(self._read_clock),
             Limits(""),
             Telemetry(is_on=False),
-            resources=Resources() if resources is None else resources,
+            resources=shared,
             clock=self._read_clock,
         )
         self._state = _begin_state(handler, message, self._now)

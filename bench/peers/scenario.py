@@ -52,7 +52,8 @@ async def main(arguments: list[str]) -> None:
         if "kills" in modes:
             await measure_kills(servers, contestants)
         else:
-            await _measure_all(servers, contestants, WARM if "warm" in modes else _Rounds())
+            rounds = WARM if "warm" in modes else _Rounds()
+            await _measure_all(servers, contestants, rounds)
 
 
 async def _measure_all(servers: Mapping[str, Server], contestants: list[Contestant], rounds: _Rounds) -> None:
@@ -85,7 +86,8 @@ async def _measure_all(servers: Mapping[str, Server], contestants: list[Contesta
         for contestant in contestants
     ]
     note = f"one worker process each, {rounds.count} rounds of {rounds.seconds:.0f} s by turns; {_describe_versions()}"
-    report("peers", rows, note=note, case="warm" if rounds.cached else "")
+    case = "warm" if rounds.cached else ""
+    report("peers", rows, note=note, case=case)
 
 
 def _describe_versions() -> str:

@@ -198,7 +198,8 @@ async def _count_parked(client: Client, order: Order) -> int:
         workflow = workflow_id(order.contestant, name)
         if packs:
             workflow = pack_workflow_id(order.contestant, pack_index(name, packs))
-        status: Any = await client.get_workflow_handle(workflow).query("status", *([name] if packs else []))
+        arguments = [name] if packs else []
+        status: Any = await client.get_workflow_handle(workflow).query("status", *arguments)
         found += status["state"] == "parked"
 
     return found

@@ -94,6 +94,7 @@ def _to_row(case: Case, seen: Seen, bare: Seen, spent: float) -> dict[str, Any]:
 
 def _to_order(case: Case, site: Site, server: str, flags: argparse.Namespace) -> Order:
     scheme, port = ("https", site.tls_port) if case.is_encrypted else ("http", site.port)
+    certificate = str(site.certificate) if case.is_encrypted else ""
     return Order(
         server=server,
         origin=f"{scheme}://localhost:{port}",
@@ -103,7 +104,7 @@ def _to_order(case: Case, site: Site, server: str, flags: argparse.Namespace) ->
         messages=case.messages,
         delay_seconds=case.delay_seconds,
         at_once=case.at_once,
-        certificate=str(site.certificate) if case.is_encrypted else "",
+        certificate=certificate,
         due_at=0.0,
         warmup=flags.warmup,
         seconds=flags.seconds,

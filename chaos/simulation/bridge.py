@@ -50,7 +50,8 @@ class Bridge:
             await asyncio.sleep(self._rng.expovariate(1 / 4.0))
             message_id = self._rng.choice(ids)
             revision = self._revisions[message_id] = self._revisions.get(message_id, 0) + 1
-            self.topic.append(Record(message_id, None if self._rng.random() < 0.1 else revision))
+            value = None if self._rng.random() < 0.1 else revision
+            self.topic.append(Record(message_id, value))
             tracked = self._ledger.of(PACKED, message_id)
             tracked.sent += 1
             tracked.asking += 1  # never taken back: a repeated delivery may make the message due again

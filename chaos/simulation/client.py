@@ -140,7 +140,8 @@ class Handle:
 
     async def query(self, name: str, argument: Any = None, **_: Any) -> Any:
         """Query the workflow."""
-        return await self._client.query(self._workflow_id, name, [] if argument is None else [argument])
+        arguments = [] if argument is None else [argument]
+        return await self._client.query(self._workflow_id, name, arguments)
 
     async def describe(self, **_: Any) -> Any:
         """Always fail: callers that can't learn whether a worker serves the workflow wait for their `patience`."""

@@ -119,7 +119,8 @@ class Handlers:
         return self._come_back(message, rng, call)
 
     def _come_back(self, message: Message, rng: random.Random, call: Call) -> Again:
-        delay = rng.uniform(*(self._delays if self._faults.are_on else QUIET_DELAYS))
+        span = self._delays if self._faults.are_on else QUIET_DELAYS
+        delay = rng.uniform(*span)
         self._ledger.end_call(call, message, "again", delay)
         more: dict[str, Any] = {}
         if rng.random() < 0.3:

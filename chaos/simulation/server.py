@@ -191,7 +191,8 @@ class Server:
     def draw_wait(self) -> tuple[float, bool]:
         """Draw how many seconds a task waits for its worker, and whether a fault makes it wait long."""
         is_long = self.faults.strikes("task waits long")
-        return self._rng.uniform(0, LONG_WAIT_SECONDS if is_long else MATCHING_SECONDS), is_long
+        longest = LONG_WAIT_SECONDS if is_long else MATCHING_SECONDS
+        return self._rng.uniform(0, longest), is_long
 
     def _begin_run(self, workflow_type: str, workflow_id: str, queue: str, arguments: Any, before: str) -> None:
         self._count += 1

@@ -217,11 +217,12 @@ class Users:
 
     def _envelope(self, kind: str, message_id: str, lane: str) -> Envelope:
         later = datetime.fromtimestamp(self._ledger.now + self._rng.uniform(1, 60), UTC)
+        scheduled_at = later if self._rng.random() < 0.5 else None
         return Envelope(
             kind=kind,
             id=message_id,
             lane=lane,
-            scheduled_at=later if self._rng.random() < 0.5 else None,
+            scheduled_at=scheduled_at,
             tolerance_seconds=self._rng.choice([0.0, 10.0]),
             priority=self._rng.randint(1, 5),
             payload={"rev": 0, "pad": self._pad},

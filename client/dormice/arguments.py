@@ -144,7 +144,8 @@ def to_moment(moment: datetime, field: str = "payload") -> str:
 
 def _suggest(name: str, known: Mapping[str, type]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    like = SYNONYMS.get(name, near[0] if near else "")
+    nearest = near[0] if near else ""
+    like = SYNONYMS.get(name, nearest)
     return f"; did you mean {like}?" if like in known else f"; use {', '.join(known)}"
 
 

@@ -236,7 +236,8 @@ def _find_eta(app: Any, options: Mapping[str, Any]) -> datetime | str | None:
 
 def _to_moment(app: Any, eta: datetime | str) -> datetime:
     """Give the moment at which a worker would begin."""
-    return maybe_make_aware(datetime.fromisoformat(eta) if isinstance(eta, str) else eta, app.timezone)
+    moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
+    return maybe_make_aware(moment, app.timezone)
 
 
 def _find_kind(app: Any) -> str:

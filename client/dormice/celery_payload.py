@@ -64,7 +64,8 @@ def write_received(task_id: str, message: Any, queues: Mapping[str, Any]) -> dic
     headers = {name: value for name, value in message.headers.items() if name != "compression"}
     exchange = message.delivery_info["exchange"] or ""
     routing_key = message.delivery_info["routing_key"]
-    place = _write_place(exchange, routing_key, [queues[routing_key]] if routing_key in queues else [])
+    declared = [queues[routing_key]] if routing_key in queues else []
+    place = _write_place(exchange, routing_key, declared)
     if expires := headers.get("expires"):
         place["expires_at"] = datetime.fromisoformat(expires).timestamp()
 

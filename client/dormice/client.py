@@ -131,7 +131,8 @@ class Caller(Generic[Http]):
         while True:
             try:
                 answer = self.http.request(method, path, timeout=max(give_up_at - time.monotonic(), 0.1), **more)
-                return _read(answer if isinstance(answer, httpx.Response) else await answer)
+                response = answer if isinstance(answer, httpx.Response) else await answer
+                return _read(response)
             except httpx.InvalidURL as exc:
                 raise GiveUp(f"path: is {describe(path)}, which no address may hold ({exc}); correct it") from exc
             except (httpx.TransportError, RetryLater) as exc:

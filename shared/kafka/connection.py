@@ -212,7 +212,8 @@ def _is(exc: BaseException, *names: str) -> bool:
 
 
 def _said(exc: BaseException) -> str:
-    text = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
+    said = exc.args[0] if len(exc.args) == 1 else exc
+    text = " ".join(str(said).split())
     return text[:200] or type(exc).__name__
 
 

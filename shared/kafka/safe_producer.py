@@ -40,7 +40,8 @@ class BrokerError(RetryLater):
         self.name = name
         self.is_passing = isinstance(error, TimeoutError | OSError) or bool(getattr(error, "retriable", False))
         advice = _ADVICE.get(name, "see whether the broker is well; the same may succeed later")
-        super().__init__(f"{f'topic {topic}' if topic else 'the Kafka broker'}: {name}; {advice}")
+        what = f"topic {topic}" if topic else "the Kafka broker"
+        super().__init__(f"{what}: {name}; {advice}")
 
 
 @contextlib.asynccontextmanager

@@ -167,14 +167,17 @@ class KeyTurns:
         self.leases = {until: count for until, count in self.leases.items() if until > now * 1000}
         free = pace.at_once - sum(self.leases.values()) if pace.at_once else math.inf
         ahead = 0.0 if pace.at_once else AHEAD_SECONDS  # with leases nothing is reserved: a lease is free or not
-        interval = max(pace.interval, HURRY * self.line.hold / pace.at_once if pace.at_once else 0.0)
-        answer = TurnResponse([], [], ceil_ms(now + pace.lease) / 1000 if pace.at_once else 0.0)
+        hurry = HURRY * self.line.hold / pace.at_once if pace.at_once else 0.0
+        interval = max(pace.interval, hurry)
+        until = ceil_ms(now + pace.lease) / 1000 if pace.at_once else 0.0
+        answer = TurnResponse([], [], until)
         self.next_slot = max(self.next_slot, now - pace.credit)
         for position in (*sorted(held), *[math.inf] * fresh):
             is_first = position <= now + max(ahead, LOOK_MIN_SECONDS)
             has_room = self.next_slot <= now + ahead and len(answer.slots) < free
             if has_room and (is_first or self._is_line_short(position, now, ahead)):
-                answer.slots.append(self.next_slot if pace.interval else now)
+                slot = self.next_slot if pace.interval else now
+                answer.slots.append(slot)
                 self.next_slot += pace.interval
                 continue
             place = self._join_line(now, interval) if math.isinf(position) else position
@@ -237,7 +240,8 @@ class KeyTurns:
     def load(cls, wire: Sequence[Any]) -> Self:
         """Read a wire form."""
         next_slot, back, credit, hold = wire[:4]
-        turns = cls(next_slot, back, credit, LeaseLine(hold, wire[5] if len(wire) > 5 else 0))
+        waiting = wire[5] if len(wire) > 5 else 0
+        turns = cls(next_slot, back, credit, LeaseLine(hold, waiting))
         leases: list[int] = wire[4] if len(wire) > 4 else []
         turns.leases = dict(zip(leases[::2], leases[1::2], strict=True))
         return turns

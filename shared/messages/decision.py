@@ -180,6 +180,8 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
     version = state.version + 1
     decision = Decision(round(now, 3), version, "again", due / 1000, reason)
 
+    lane = outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane
+    payload = state.payload if keeps_payload else outcome.payload
     return state._replace(  # one copy for all changes, because nearly every cycle ends here
         version=version,
         attempt=0,
@@ -188,8 +190,8 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
         due_at=due / 1000,
         earliest_at=earliest / 1000,
         latest_at=latest / 1000,
-        lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
-        payload=state.payload if keeps_payload else outcome.payload,
+        lane=lane,
+        payload=payload,
         traced=outcome.traced,
         decisions=(*state.decisions[1 - DECISIONS_KEPT :], decision),
     )
@@ -225,7 +227,8 @@ def plan_wait(outcome: Outcome, now: float, spread: Spread) -> tuple[float, floa
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
     attempt = state.attempt + 1
     most = outcome.max_attempts
-    reason = clip_reason(f"attempt {attempt}{f' of {most}' if most else ''}: {outcome.reason}")
+    of_most = f" of {most}" if most else ""
+    reason = clip_reason(f"attempt {attempt}{of_most}: {outcome.reason}")
     if most and attempt >= most:
         return _park(state._replace(attempt=attempt), reason, now)
 
@@ -340,17 +343,21 @@ def _revise(state: MessageState, signal: signals.Revise, now: float) -> MessageS
     bounded = None if signal.due_at is None else _bound(signal.due_at, now)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
+    priority = state.priority if signal.priority is None else signal.priority
+    trace = state.trace if signal.trace is None else signal.trace
+    expires_at = state.expires_at if signal.expires_at is None else _bound(signal.expires_at, now)[0]
+    asked_stop = None if signal.source else state.asked_stop
     changed = (_skip_version(state) if is_next else state)._replace(
         payload=signal.payload,
         lane=signal.lane or state.lane,
-        priority=state.priority if signal.priority is None else signal.priority,
+        priority=priority,
         revision=state.revision + 1,
         is_revised=state.is_running,
         sources=_note_source(state, signal),
-        trace=state.trace if signal.trace is None else signal.trace,
-        expires_at=state.expires_at if signal.expires_at is None else _bound(signal.expires_at, now)[0],
+        trace=trace,
+        expires_at=expires_at,
         # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
-        asked_stop=None if signal.source else state.asked_stop,
+        asked_stop=asked_stop,
     )
 
     return _request_due(changed, bounded, now, "revise", clip_reason(signal.reason))

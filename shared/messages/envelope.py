@@ -292,7 +292,8 @@ def _is_plain(text: Any, bytes_max: int) -> bool:
     """Return whether this is text of a good length without any character that the rules may refuse."""
     if type(text) is not str or not text.isprintable():  # lone surrogates are not printable either
         return False
-    return len(text if text.isascii() else text.encode()) <= bytes_max
+    encoded = text if text.isascii() else text.encode()
+    return len(encoded) <= bytes_max
 
 
 def _is_plain_id(text: Any) -> bool:

@@ -87,7 +87,8 @@ def read_steering(name: str, arguments: Sequence[Any]) -> PackSignal:
             check_token(token)
         return PackSignal(ids, _build(kind, _check_content(given)), token)
     except ValueError as exc:
-        return PackSignal(ids, UnreadableSignal(kind.__name__, str(exc)), token if is_token(token) else "")
+        known = token if is_token(token) else ""
+        return PackSignal(ids, UnreadableSignal(kind.__name__, str(exc)), known)
 
 
 def read_pull_forward(arguments: Sequence[Any]) -> PackSignal | PullMany:

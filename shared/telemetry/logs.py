@@ -51,7 +51,8 @@ def set_up_logs(settings: Settings) -> None:
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines() if settings.log_format == "json" else _PlainLines(PLAIN))
+    lines = _JsonLines() if settings.log_format == "json" else _PlainLines(PLAIN)
+    handler.setFormatter(lines)
     handler.addFilter(_Hush())
     if settings.log_level != "debug":
         for name in WORDY:

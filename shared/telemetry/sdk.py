@@ -172,7 +172,10 @@ def _serve_prometheus(address: str) -> "Generator[MetricReader]":
 
 def check_ports(address: str, processes: int) -> None:
     """Raise InvalidSetting unless each of `processes` processes can open its own port, from that of `address` on."""
-    for number in range(processes if address else 0):
+    if not address:
+        return
+
+    for number in range(processes):
         own = shift_port(address, number)
         host, port = _read_address(own)
         try:
@@ -194,7 +197,8 @@ def shift_port(address: str, by: int) -> str:
     if not address:
         return address
     host, port = _read_address(address)
-    return f"{f'[{host}]' if ':' in host else host}:{port + by}"
+    name = f"[{host}]" if ":" in host else host
+    return f"{name}:{port + by}"
 
 
 def _read_address(address: str) -> tuple[str, int]:

@@ -73,8 +73,9 @@ class PackIndex:
     @classmethod
     def load(cls, wire: Sequence[Any] | None) -> "PackIndex":
         """Read a wire form; None stands for a new pack."""
-        due_at, has_parked = wire or (None, False)
-        return cls(math.inf if due_at is None else due_at, has_parked)
+        stored, has_parked = wire or (None, False)
+        due_at = math.inf if stored is None else stored
+        return cls(due_at, has_parked)
 
 
 def pack_attributes_at_start(kind: str, lane: str) -> list[SearchAttributePair[Any]]:

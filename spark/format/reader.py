@@ -162,7 +162,8 @@ def find_accepted(filters: Sequence[Any]) -> dict[str, frozenset[str]]:
     for wanted in filters:
         if isinstance(wanted, datasource.EqualTo | datasource.In) and _translate(wanted) is not None:
             name = ".".join(wanted.attribute)
-            values = frozenset(wanted.value if isinstance(wanted, datasource.In) else (wanted.value,))
+            given = wanted.value if isinstance(wanted, datasource.In) else (wanted.value,)
+            values = frozenset(given)
             if name != "due_at":
                 accepted[name] = accepted.get(name, values) & values
     return accepted
@@ -204,4 +205,5 @@ def _translate_moment(wanted: Any, attribute: str) -> str | None:
     if sign == "=":
         return f"{attribute} BETWEEN '{low}' AND '{high}'"
 
-    return f"{attribute} {sign[0]}= '{low if sign[0] == '>' else high}'"
+    bound = low if sign[0] == ">" else high
+    return f"{attribute} {sign[0]}= '{bound}'"

@@ -125,7 +125,10 @@ class FastPath:
 
 def _is_plain(text: str, bytes_max: int) -> bool:
     """Whether text has a good length and no character that the rules may refuse."""
-    return text.isprintable() and len(text if text.isascii() else text.encode()) <= bytes_max
+    if not text.isprintable():
+        return False
+    encoded = text if text.isascii() else text.encode()
+    return len(encoded) <= bytes_max
 
 
 def _has_offset(at: Any) -> bool:

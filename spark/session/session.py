@@ -152,7 +152,8 @@ def _launch(conf: Any, log: IO[bytes] | None) -> Any:
     if context._gateway is not None:  # noqa: SLF001 — a JVM outlives its context, and only this attribute names it
         return context._gateway  # noqa: SLF001
     launch: Any = importlib.import_module("pyspark.java_gateway").launch_gateway
-    return launch(conf, None if log is None else {"stdout": log, "stderr": log})
+    options = None if log is None else {"stdout": log, "stderr": log}
+    return launch(conf, options)
 
 
 @contextlib.contextmanager

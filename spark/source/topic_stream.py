@@ -62,7 +62,8 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
 
         self._is_from_earliest = begin == "earliest"
         servers = options.text("kafkaServers")
-        self._settings = load_settings({"kafka_servers": servers} if servers else {}, os.environ)
+        given = {"kafka_servers": servers} if servers else {}
+        self._settings = load_settings(given, os.environ)
         self._records_max = options.count("maxRecords", 0)
         self._target: Offsets | None = None
         self._looked_at = -LOOK_SECONDS
@@ -70,7 +71,8 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
     def initialOffset(self) -> Position:  # noqa: N802 — Spark's own name
         """Begin with the oldest record, or, if the options say so, with the next record to come."""
         found = self._look()
-        return to_position(found.begins if self._is_from_earliest else found.ends, found.topic_id)
+        offsets = found.begins if self._is_from_earliest else found.ends
+        return to_position(offsets, found.topic_id)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's own name
         """Bound a micro-batch by the option `maxRecords`."""

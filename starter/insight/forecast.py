@@ -199,9 +199,10 @@ async def make_forecast(
     lanes = {lane: _to_list(by_lane[lane], edges) for lane in LANES}
     capacity = {lane: await find_capacity(client, settings, lane, given or {}) for lane in LANES}
     overloads = (find_overload(lane, edges, lanes[lane], capacity[lane]) for lane in LANES)
+    shown = lanes if kinds is None else _group_by_kind(by_kind, lanes, edges)
     return Forecast(
         edges=edges,
-        due=lanes if kinds is None else _group_by_kind(by_kind, lanes, edges),
+        due=shown,
         lanes=lanes,
         capacity=capacity,
         packed=packed,

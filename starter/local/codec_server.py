@@ -41,7 +41,8 @@ class AccessPolicy:
 
     def __post_init__(self) -> None:
         if len(self.token) < TOKEN_MIN:
-            flaw = f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}"
+            problem = "has fewer than 16 characters" if self.token else "is missing"
+            flaw = f"codec_token: {problem}"
             remedy = "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
             raise InvalidSetting(f"{flaw}; {remedy}")
 

@@ -29,7 +29,8 @@ def main(command: list[str]) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda _signal, _frame: child.terminate())
     threading.Thread(target=_end_when_cut, args=(child,), daemon=True).start()
     code = child.wait()
-    os._exit(code if code >= 0 else 128 - code)
+    status = code if code >= 0 else 128 - code
+    os._exit(status)
 
 
 def _make_dying_with_parent() -> Callable[[], object]:

@@ -33,15 +33,17 @@ async def start_supervised(
     Its standard error goes to `output`, too, unless `errors` is another file. `keep` is a file descriptor that stays
     open until the command has ended, even if this process ends earlier.
     """
+    stderr = output if errors is None else errors
+    pass_fds = () if keep is None else (keep,)
     return await asyncio.create_subprocess_exec(
         # -P: a folder named like our packages in the working folder must not be imported
         *(sys.executable, "-P", "-m", "starter.local.parent_watch", *command),
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
-        stderr=output if errors is None else errors,
+        stderr=stderr,
         env=env,
         start_new_session=True,
-        pass_fds=() if keep is None else (keep,),
+        pass_fds=pass_fds,
     )
 
 

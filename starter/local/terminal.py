@@ -125,7 +125,8 @@ def has_foreground() -> bool:
 
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun: "1 message", "2,000 messages"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def _write_moment(value: Any) -> str:

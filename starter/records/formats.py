@@ -210,7 +210,8 @@ class Formats:
             reason = "is told by nothing; give the tombstone a key like kind:id, or use --kind"
             raise DeadRecord("MissingField", reason, "kind")
         # with --id-from key, starts use the whole key as the id, so their tombstones do too
-        return _StopRequest(name, message_id if origin or id_from == KEY else rest)
+        known_id = message_id if origin or id_from == KEY else rest
+        return _StopRequest(name, known_id)
 
 
 class _StopRequest(NamedTuple):

@@ -34,7 +34,8 @@ class LocalMoments:
             found = ZoneInfo(zone)
         except (LookupError, ValueError, OSError) as exc:
             raise InvalidSetting(f"--zone: is {zone[:60]!r}, no time zone; write for example America/New_York") from exc
-        return cls(found, None if at is None else time.fromisoformat(at))
+        time_of_day = None if at is None else time.fromisoformat(at)
+        return cls(found, time_of_day)
 
     def read_moment(self, value: Any) -> Any:
         """Give the moment of a day, or of a time without an offset; any other value as it is.

@@ -165,9 +165,11 @@ class FormatOptions:
         if delay_unit is not None and "delay_from" not in places:
             raise InvalidSetting("--delay-unit: says how --delay-from counts; add --delay-from, or leave it out")
 
+        kind_origin = None if kind is None else _read_kind(kind)
+        id_origin = None if id_from is None else read_origin("--id-from", id_from, may_be_key=True)
         return cls(
-            kind=None if kind is None else _read_kind(kind),
-            id_from=None if id_from is None else read_origin("--id-from", id_from, may_be_key=True),
+            kind=kind_origin,
+            id_from=id_origin,
             payload_from=places.pop("payload_from", None),
             extras=tuple((name.removesuffix("_from"), origin) for name, origin in places.items()),
             delay_unit=delay_unit or "milliseconds",

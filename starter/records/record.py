@@ -47,7 +47,8 @@ class DeadRecord(GiveUp):
     """A record that can never become a message; `field` says where, `reason` what is wrong and what to do."""
 
     def __init__(self, error_class: ErrorClass, reason: str, field: str = "") -> None:
-        super().__init__(f"{field}: {reason}" if field else reason)
+        text = f"{field}: {reason}" if field else reason
+        super().__init__(text)
         self.error_class: ErrorClass = error_class
         self.reason = reason
         self.field = field

@@ -249,7 +249,8 @@ def _index(
         payload = request.search_attributes.indexed_fields[pair.key.name]
         payload.metadata["type"] = b"Keyword" if is_text else b"Datetime"
         payload.metadata["encoding"] = b"json/plain"
-        payload.data = json.dumps(pair.value if is_text else pair.value.isoformat()).encode()
+        value = pair.value if is_text else pair.value.isoformat()
+        payload.data = json.dumps(value).encode()
 
 
 def _to_milliseconds(moment: float, now: float) -> int:

@@ -112,7 +112,8 @@ class IdleControl:
 
     async def switch(self, lane: str, *, is_on: bool) -> None:
         """Switch a lane's use of its idle capacity on or off."""
-        await self._send(lane, "on" if is_on else "off")
+        name = "on" if is_on else "off"
+        await self._send(lane, name)
 
     async def limit(self, lane: str, changes: Mapping[str, Any]) -> None:
         """Change limits of a lane; those that are not named stay. Raises ValueError for invalid limits."""

@@ -147,11 +147,12 @@ async def show(client: Client, packs: Packs, kind: str, message_id: str) -> Mess
         unserved = f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s"
         note = unserved if failing is None else failing.describe()
 
+    decisions: list[Any] = [] if told is None else told["decisions"]
     return MessageView(
         listed=listed,
         status=status,
         ended=ended,
-        decisions=[] if told is None else told["decisions"],
+        decisions=decisions,
         priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
         history_length=described.history_length,
         lives_in=described.id,
@@ -177,11 +178,12 @@ async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id:
     described = await client.get_workflow_handle(home).describe()
     is_over = status["state"] in ENDS
 
+    ended = {name: status[name] for name in ("state", "version", "result")} if is_over else None
     return MessageView(
         listed=from_status(status),
         status=status,
         is_payload_kept=not is_over or status["payload"] is not None,
-        ended={name: status[name] for name in ("state", "version", "result")} if is_over else None,
+        ended=ended,
         decisions=status["decisions"],
         priority=status["priority"],
         history_length=described.history_length,

@@ -100,7 +100,8 @@ class MessagePages:
                 place = _Place(is_packed=True)
             following, left_out = await self._add_packed(limit, place, page.messages)
 
-        return page._replace(cursor="" if following is None else following.write(), left_out=left_out)
+        cursor = "" if following is None else following.write()
+        return page._replace(cursor=cursor, left_out=left_out)
 
     async def _add_packed(
         self, limit: int, place: _Place, found: list[ListedMessage]
@@ -143,8 +144,9 @@ class MessagePages:
     async def _read_pack(self, pack: Pack, wanted: dict[str, Any]) -> list[dict[str, Any]] | str:
         """Give the messages of a pack, or a sentence that says why they are missing."""
         layout, index = pack
+        seconds = SILENT_SECONDS if layout.lane in self._silent else self._pack_seconds
         try:
-            async with asyncio.timeout(SILENT_SECONDS if layout.lane in self._silent else self._pack_seconds):
+            async with asyncio.timeout(seconds):
                 return await self._packs.read_page(pack, self._selection.to_page_request() | wanted)
         except (PackNotServed, StandsStill) as exc:
             sentence = str(exc)

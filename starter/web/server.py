@@ -43,7 +43,8 @@ async def serving(application: Starlette, host: str, port: int) -> AsyncGenerato
 
         bound: tuple[str, int] = listener.getsockname()[:2]
         try:
-            yield f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+            name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+            yield f"http://{name}:{bound[1]}"
         finally:
             server.should_exit = True
             await running

@@ -61,6 +61,20 @@ def _is_packed(node: ast.Assign) -> bool:
 
 
 @each_module
+def test_no_argument_is_a_choice(path: Path) -> None:
+    """A value that depends on something has a name before it is handed over or written into a text."""
+    given: list[ast.expr] = []
+    for node in ast.walk(parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            given += [*node.args, *(keyword.value for keyword in node.keywords)]
+        elif isinstance(node, ast.FormattedValue):
+            given.append(node.value)
+    values = [each.value if isinstance(each, ast.Starred) else each for each in given]
+
+    assert [ast.unparse(value) for value in values if isinstance(value, ast.IfExp)] == []
+
+
+@each_module
 def test_steps_of_a_function_are_set_apart(path: Path) -> None:
     """A function of more than ten lines, with four or more steps and a block among them, has a blank line."""
     text = path.read_text()

@@ -86,7 +86,8 @@ def _come_back(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again:
         told, counted = (format_seconds(span.total_seconds()) for span in (stated, fresh))
         reason += f"; fresh for {told} by its own word, of which {counted} count"
 
-    seen = _remember(plan.seen, answer, interval, ctx.started_at if is_changed is not False else None)
+    seen_at = ctx.started_at if is_changed is not False else None
+    seen = _remember(plan.seen, answer, interval, seen_at)
     return Again(
         after=delay,
         # a page that is fresh, or was just seen, is not worth the idle capacity that pulls messages forward

@@ -2,10 +2,10 @@
 
 import math
 from codecs import BOM_UTF8
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,6 +25,8 @@ ACKNOWLEDGEMENTS = frozenset({"ok", "okay", "success", "accepted", "received", "
 """What services write that answer in plain text, as Slack does: they have the message."""
 
 _DURATION = TypeAdapter(timedelta)
+
+_Found = TypeVar("_Found")
 
 
 class InvalidAnswer(RetryLater):
@@ -140,23 +142,23 @@ def _read_again(value: Any, payload: Mapping[str, Any], payload_max_bytes: int) 
         known = ", ".join(AGAIN_FIELDS)
         raise InvalidAnswer(f"answer.again.{unknown[0][:40]}: is not a field of again; use {known}")
 
-    after = said.get("after")
-    at = said.get("at")
-    if (after is None) == (at is None):
+    if (said.get("after") is None) == (said.get("at") is None):
         raise InvalidAnswer("answer.again: needs exactly one of after and at")
 
     lane = said.get("lane")
-    earliest = said.get("earliest")
-    tolerance = said.get("tolerance")
     if lane is not None and lane not in tuple(LANES):
         raise InvalidAnswer(f"answer.again.lane: is {_show(lane)}; use one of {', '.join(LANES)}")
 
+    changed: Any = UNCHANGED
+    if "data" in said:
+        changed = _replace_data(payload, said["data"], payload_max_bytes)
+
     return Again(
-        after=None if after is None else _read_duration(after, "answer.again.after"),
-        at=None if at is None else _read_moment(at, "answer.again.at"),
-        earliest=None if earliest is None else _read_earliest(earliest),
-        tolerance=None if tolerance is None else _read_duration(tolerance, "answer.again.tolerance"),
-        payload=_replace_data(payload, said["data"], payload_max_bytes) if "data" in said else UNCHANGED,
+        after=_read_optional(said, "after", _read_duration),
+        at=_read_optional(said, "at", _read_moment),
+        earliest=_read_optional(said, "earliest", _read_earliest),
+        tolerance=_read_optional(said, "tolerance", _read_duration),
+        payload=changed,
         reason=_read_text(said.get("reason", ""), "answer.again.reason"),
         lane=lane,
     )
@@ -169,8 +171,11 @@ def _replace_data(payload: Mapping[str, Any], data: Any, payload_max_bytes: int)
     return replaced
 
 
-def _read_earliest(value: Any) -> timedelta | datetime:
-    where = "answer.again.earliest"
+def _read_optional(said: Mapping[str, Any], name: str, read: Callable[[Any, str], _Found]) -> _Found | None:
+    return None if said.get(name) is None else read(said[name], f"answer.again.{name}")
+
+
+def _read_earliest(value: Any, where: str) -> timedelta | datetime:
     is_moment = isinstance(value, str) and value[:1].isdigit()
     return _read_moment(value, where) if is_moment else _read_duration(value, where)
 
@@ -191,7 +196,8 @@ def _read_duration(value: Any, where: str) -> timedelta:
 
 def _read_moment(value: Any, where: str) -> datetime:
     try:
-        return parse_moment(value if isinstance(value, str) else str(value)[:40])
+        text = value if isinstance(value, str) else str(value)[:40]
+        return parse_moment(text)
     except ValueError as exc:
         raise InvalidAnswer(f"{where}: {exc}") from exc
 

@@ -72,22 +72,23 @@ async def _build_starter(order: Order) -> BulkStarter:
     """Make a starter that sends each pack its messages together."""
     encoding = _encoding(order)
     settings = replace(_settings(order), pack_room=order.count + 1)
-    return BulkStarter(await _connect(order), settings, encodings={order.contestant: encoding} if encoding else {})
+    encodings = {order.contestant: encoding} if encoding else {}
+    return BulkStarter(await _connect(order), settings, encodings=encodings)
 
 
 async def _start(starter: BulkStarter, order: Order, messages: Iterable[tuple[str, float | None]]) -> None:
-    envelopes = (
-        Envelope(
+    def make_envelope(name: str, due: float | None) -> Envelope:
+        scheduled_at = None if due is None else datetime.fromtimestamp(due, UTC)
+        return Envelope(
             kind=order.contestant,
             id=name,
             lane="short",
-            scheduled_at=None if due is None else datetime.fromtimestamp(due, UTC),
+            scheduled_at=scheduled_at,
             tolerance_seconds=order.tolerance,
             payload=order.payload(name),
         )
-        for name, due in messages
-    )
-    async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
+
+    async for receipt in starter.start_all((None, make_envelope(name, due)) for name, due in messages):
         # a pack that has its messages takes them in as soon as there is a worker
         assert receipt.outcome is StartOutcome.STARTED or "will take it in" in receipt.reason, receipt
 

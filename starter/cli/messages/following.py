@@ -93,7 +93,8 @@ class Following:
             self.known = found
             return not cursor
         for name, listed in found.items():
-            self._compare(name, listed, "seen" if cursor else "new")
+            change = "seen" if cursor else "new"
+            self._compare(name, listed, change)
         # of what a silent pack holds nobody knows anything
         left = [] if left_out else [name for name in self.known if name not in found]
         for name in left[:LOOKED_UP_MAX]:

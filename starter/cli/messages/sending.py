@@ -79,7 +79,8 @@ class SignalRun:
         if self._args.json:
             print_json({"verb": self._verb, "matched": found.number, "sent": 0})
         meant = f"{found.describe()} would be meant; nothing was sent, add --yes to send it"
-        echo_err(f"{self._verb}: {meant if found.number else NO_MATCH}")
+        said = meant if found.number else NO_MATCH
+        echo_err(f"{self._verb}: {said}")
         return WRONG
 
     @property

@@ -50,7 +50,8 @@ async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace,
     from starter.steering.status.web_ui import find_page, find_ui_address
 
     is_pair = len(args.names) == 2 and ":" not in args.names[0]
-    names = [*map(read_name, [":".join(args.names)] if is_pair else args.names)]
+    given = [":".join(args.names)] if is_pair else args.names
+    names = [*map(read_name, given)]
     client = await open_client(settings)
     control = Control(client, settings)
     ui_address = find_ui_address(settings, client.service_client.config.target_host, DEFAULT_DATA)

@@ -67,10 +67,12 @@ def read_options(args: argparse.Namespace) -> "RehearsalOptions":
         if file is not None:
             check_extra("spark", option, "matplotlib")
     budget, is_daily = args.budget or (None, False)
+    begin = None if args.begin is None else to_microseconds(args.begin)
+    end = None if args.until is None else to_microseconds(args.until)
     return RehearsalOptions(
         policies={name: read_policy(name) for name in names},
-        begin=None if args.begin is None else to_microseconds(args.begin),
-        end=None if args.until is None else to_microseconds(args.until),
+        begin=begin,
+        end=end,
         warm_up=args.warm_up // MICROSECOND,
         budget=budget,
         is_daily=is_daily,

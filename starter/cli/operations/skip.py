@@ -38,5 +38,6 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             remedy = "run it by 'dormice dev --time-skipping'"
             raise Misconfigured(f"the server does not move the clock of a workflow ({exc.message}); {remedy}") from exc
         raise translate_rpc_error(exc) from exc
-    echo_err(f"{args.name}: its clock is ahead now" if is_alive else f"{args.name}: ended before that time was over")
+    said = f"{args.name}: its clock is ahead now" if is_alive else f"{args.name}: ended before that time was over"
+    echo_err(said)
     return FINE

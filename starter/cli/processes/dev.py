@@ -64,12 +64,14 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.local.supervised_process import find_free_port
 
     build_converter(settings)  # raises for a wrong key before anything runs
+    ui_port = None if args.no_ui else args.ui_port or find_free_port()
+    extra_config = (TIME_SKIPPING,) if args.time_skipping else ()
     options = EmbeddedOptions(
         data=args.data,
         port=args.port or find_free_port(),
-        ui_port=None if args.no_ui else args.ui_port or find_free_port(),
+        ui_port=ui_port,
         sync=args.sync,
-        extra_config=(TIME_SKIPPING,) if args.time_skipping else (),
+        extra_config=extra_config,
     )
     broker_options = None if args.kafka is None else _plan_broker(options, args.kafka)
     find_program()  # raises before a folder is made
@@ -119,10 +121,12 @@ async def _serve(
         _open_broker(broker_options) as broker,
         _open_page(args, settings, server, broker) as page,
     ):
-        log = WorkerLog(options.data / "worker.log" if has_board else None)
+        log_file = options.data / "worker.log" if has_board else None
+        log = WorkerLog(log_file)
         env = _environment(os.environ, server.address, dict(args.set))
         if args.reload:  # the compiled code of a file is taken for new if two versions have one size and one second
             env["PYTHONDONTWRITEBYTECODE"] = "1"
+        changes = HandlerFiles(settings.handlers) if args.reload else None
         worker = DevWorker(
             server,
             broker,
@@ -130,7 +134,7 @@ async def _serve(
             options=("--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)),
             config=args.config,
             log=log,
-            changes=HandlerFiles(settings.handlers) if args.reload else None,
+            changes=changes,
         )
         async with worker:
             _greet(server, broker, page, log.path)
@@ -142,9 +146,11 @@ def _open_page(
     args: argparse.Namespace, settings: Settings, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
 ) -> AbstractAsyncContextManager[list[str]]:
     if args.no_page or not has_web():
-        return contextlib.nullcontext([] if args.no_page else [NO_PAGE])
+        lines = [] if args.no_page else [NO_PAGE]
+        return contextlib.nullcontext(lines)
     settings = replace(settings, page_writes=settings.page_writes or args.page_writes)
-    return serve_beside(server, settings, args.page_port, None if broker is None else broker.address)
+    broker_address = None if broker is None else broker.address
+    return serve_beside(server, settings, args.page_port, broker_address)
 
 
 @contextlib.asynccontextmanager
@@ -212,10 +218,11 @@ def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequ
     if server.options.port != DEFAULT_PORT:
         lines.append(f"  export TEMPORAL_ADDRESS={server.address}")
 
+    parts = "both" if broker is None else "all three"
     lines += [
         """  dormice start echo hello --payload '{"delay": 5}'""",
         "  dormice show echo:hello",
         "  dormice list",
-        f"Ctrl-C ends {'both' if broker is None else 'all three'}; nothing is lost",
+        f"Ctrl-C ends {parts}; nothing is lost",
     ]
     echo_err("\n".join(lines))

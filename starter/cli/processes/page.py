@@ -29,7 +29,9 @@ def describe_page(page: "OperationsPage", address: str) -> list[str]:
     if page.token:
         told = f"to change things, sign in at {address}/sign-in with this token, valid until this process ends:"
         return [f"page     {address}", told, f"  {page.token}"]
-    return [f"page     {address}{'' if page.is_writable else ', read-only; --page-writes lets people change things'}"]
+    if page.is_writable:
+        return [f"page     {address}"]
+    return [f"page     {address}, read-only; --page-writes lets people change things"]
 
 
 @contextlib.asynccontextmanager

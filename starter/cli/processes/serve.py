@@ -80,7 +80,8 @@ async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     call_at_signals(stopping.set)
     tune_memory()
     async with serving(application, args.host, args.port) as address:
-        echo_err(f"HTTP API at {address}{'' if tokens else ', for whoever is on this machine'}")
+        audience = "" if tokens else ", for whoever is on this machine"
+        echo_err(f"HTTP API at {address}{audience}")
         if page is not None:
             echo_err("\n".join(describe_page(page, address)))
         await stopping.wait()

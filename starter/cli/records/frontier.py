@@ -80,11 +80,12 @@ def _read_plan(args: argparse.Namespace, settings: Settings) -> _Plan:
     if args.packs > PACKS_MAX:
         raise InvalidSetting(f"--packs: is {args.packs}; give a number from 1 to {PACKS_MAX:,}")
     drain = read_seconds("drain-seconds", args.drain_seconds)
+    health = None if args.health_port is None else (args.health_host, args.health_port)
     return _Plan(
         listen=read_listen(args.listen),
         options=FrontierOptions(kind=args.kind, packs=args.packs, buffer=args.buffer, drain=drain),
         drain=drain,
-        health=None if args.health_port is None else (args.health_host, args.health_port),
+        health=health,
     )
 
 

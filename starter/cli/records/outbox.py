@@ -116,6 +116,8 @@ async def _serve(
                 await outbox.run(stopping)
     failed = outbox.counts[StartOutcome.REJECTED]
     done = plural(outbox.counts.total() - failed - outbox.counts[StartOutcome.FAILED], "row")
-    more = f", {plural(failed, 'row')} failed and {'stays' if failed == 1 else 'stay'}" if failed else ""
-    echo_err(f"{'ended' if options.is_once else 'drained'}; {done} done{more}")
+    stay = "stays" if failed == 1 else "stay"
+    more = f", {plural(failed, 'row')} failed and {stay}" if failed else ""
+    how = "ended" if options.is_once else "drained"
+    echo_err(f"{how}; {done} done{more}")
     return PARTLY if options.is_once and failed else FINE

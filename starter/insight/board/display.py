@@ -45,8 +45,10 @@ class Display:
             while not self._stopping.is_set():
                 is_complete = self._reader.is_complete
                 board = draw(self._reader.status(), footer, is_complete=is_complete)
-                live.update(board if is_alone else Padding(board, (1, 0, 0, 0)), refresh=True)
-                await self._pause(min(self._interval, DRAW_SECONDS_MAX) if is_complete else FIRST_SECONDS)
+                shown = board if is_alone else Padding(board, (1, 0, 0, 0))
+                live.update(shown, refresh=True)
+                pause = min(self._interval, DRAW_SECONDS_MAX) if is_complete else FIRST_SECONDS
+                await self._pause(pause)
 
         if is_alone:
             console.print(draw(self._reader.status(), is_complete=self._reader.is_complete))

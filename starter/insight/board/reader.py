@@ -148,12 +148,14 @@ class BoardReader:
         if full := self._find_full_disk():
             found.insert(0, Finding.of(DiskFull(full)))
 
+        fault = "" if faulty is None else faulty.fault
+        next_try = 0.0 if faulty is None else max(0.0, faulty.next_at - time.monotonic())
         return BoardStatus(
             at=time.time(),
             server=f"{self._client.service_client.config.target_host} {self._client.namespace}",
-            fault="" if faulty is None else faulty.fault,
+            fault=fault,
             answered_at=self._answered_at,
-            next_try=0.0 if faulty is None else max(0.0, faulty.next_at - time.monotonic()),
+            next_try=next_try,
             findings=sorted((each for each in found if each.level in WRONG), key=lambda each: WRONG.index(each.level)),
             gone=self._heartbeats.gone,
             parked=self._parked.value.most_common(REASONS_MAX),

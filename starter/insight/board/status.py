@@ -111,4 +111,5 @@ class BoardStatus:
 
 def write_count(count: MessageCount) -> str:
     """Write a number; "about" unless it is exact."""
-    return f"{'' if count.is_exact else 'about '}{count.number:,}"
+    about = "" if count.is_exact else "about "
+    return f"{about}{count.number:,}"

@@ -87,7 +87,8 @@ def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
 
     for gate, closing in sorted(status.gates.items()):
         opens = "until it is opened" if closing.lasts_for_good else f"until {format_moment(closing.opens_at)}"
-        yield "gate", f"{gate} is closed {opens}{f' ({closing.reason})' if closing.reason else ''}"
+        why = f" ({closing.reason})" if closing.reason else ""
+        yield "gate", f"{gate} is closed {opens}{why}"
 
 
 def _draw_counts(status: BoardStatus) -> RenderableType:
@@ -103,7 +104,8 @@ def _draw_counts(status: BoardStatus) -> RenderableType:
 
 
 def _write_cell(state: str, text: str, *, is_any: bool) -> Text:
-    return Text(text, style=STYLES.get(state, "") if is_any else "dim")
+    style = STYLES.get(state, "") if is_any else "dim"
+    return Text(text, style=style)
 
 
 def _draw_lanes(status: BoardStatus) -> RenderableType:

@@ -39,7 +39,8 @@ class Finding:
         """Make a finding from an error, whose text ends with what to do."""
         seen, _, remedy = " ".join(str(error).split()).rpartition("; ")
         level = Severity.UNREACHABLE if isinstance(error, RetryLater) else Severity.WRONG
-        return cls(level, seen or remedy, remedy if seen else "", about)
+        advice = remedy if seen else ""
+        return cls(level, seen or remedy, advice, about)
 
 
 fine = partial(Finding, Severity.FINE)
@@ -76,9 +77,8 @@ async def run_checks(checks: Sequence[Check], seconds: float) -> list[Finding]:
 
     for check in checks:
         cause = next((causes[name] for name in check.needs if name in causes), None)
-        findings = stamp(
-            check.name, await _look(check, seconds) if cause is None else unknown(f"{NOT_LOOKED_AT}, see {cause}")
-        )
+        seen = await _look(check, seconds) if cause is None else unknown(f"{NOT_LOOKED_AT}, see {cause}")
+        findings = stamp(check.name, seen)
         if cause is not None or any(finding.level in BLOCKING for finding in findings):
             causes[check.name] = cause or check.name
         found += findings

@@ -192,7 +192,8 @@ class Lanes:
         taking = find_taking(described.versioning_info)
         passive = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
-        versions = _find_versions(beats, described.pollers if not (beats or passive) else ())
+        pollers = described.pollers if not (beats or passive) else ()
+        versions = _find_versions(beats, pollers)
         stats = described.stats
         waits = described.stats.approximate_backlog_age.ToTimedelta()
         standby = sorted(passive, key=name_version)

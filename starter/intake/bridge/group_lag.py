@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,7 @@ async def _measure(
             committed=position.offset,
             end=ends[partition],
             lag=max(0, ends[partition] - starts[partition]),
-            time_lag_seconds=max(0.0, now - timestamps[partition] / 1000) if partition in timestamps else 0.0,
+            time_lag_seconds=max(0.0, now - timestamps.get(partition, math.inf) / 1000),
             member=holders.get(partition, ""),
             flaw=position.describe_flaw(Partition(*partition)),
         )

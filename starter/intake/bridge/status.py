@@ -66,6 +66,7 @@ def to_partition_status(
     if oldest is not None:  # a producer's clock may be ahead of ours
         time_lag = max(0.0, epoch - oldest.timestamp / 1000) if oldest.timestamp >= 0 else None
 
+    oldest_unacknowledged_seconds = 0.0 if oldest is None else max(0.0, now - oldest.received_at)
     return PartitionStatus(
         topic=offsets.partition.topic,
         number=offsets.partition.number,
@@ -74,7 +75,7 @@ def to_partition_status(
         end=end,
         lag=lag,
         time_lag_seconds=time_lag,
-        oldest_unacknowledged_seconds=0.0 if oldest is None else max(0.0, now - oldest.received_at),
+        oldest_unacknowledged_seconds=oldest_unacknowledged_seconds,
         in_flight=depth.in_flight,
         waiting=depth.waiting,
         is_paused=is_paused,

@@ -417,7 +417,8 @@ def read_names(lines: Iterable[Line], options: TableOptions, name: str) -> tuple
     first = read_first_record(left, taken, name)
 
     second = next((line for line in left if line.raw.strip()), None)
-    names = options.find_names(first, [] if second is None else _split_cells(second), name)
+    following = [] if second is None else _split_cells(second)
+    names = options.find_names(first, following, name)
 
     rest = left if second is None else chain([second], left)
     return names, rest if options.skips_first_line else chain(taken, rest)

@@ -82,12 +82,15 @@ def make_handler(kind: str, pack: Pack, buffer: DueBuffer, offer_seconds: float)
         last = now + NEVER.total_seconds()
 
         if url.is_completed or url.refetch_at > now + SOON_SECONDS:  # it was due when its pack knew an older date
-            moment = datetime.fromtimestamp(last if url.is_completed else min(url.refetch_at, last), UTC)
+            moment_at = last if url.is_completed else min(url.refetch_at, last)
+            moment = datetime.fromtimestamp(moment_at, UTC)
             return Again(at=moment, earliest=moment, tolerance=timedelta(0))
 
         is_taken = buffer.offer(message.id, url, now)
-        wait = timedelta(seconds=offer_seconds if is_taken else refusals.note(now))
-        return Again(after=wait, earliest=wait, tolerance=TOLERANCE_SHARE * wait, reason="" if is_taken else "no room")
+        seconds = offer_seconds if is_taken else refusals.note(now)
+        wait = timedelta(seconds=seconds)
+        reason = "" if is_taken else "no room"
+        return Again(after=wait, earliest=wait, tolerance=TOLERANCE_SHARE * wait, reason=reason)
 
     return offer
 

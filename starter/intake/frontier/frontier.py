@@ -147,7 +147,8 @@ class Frontier:
         if not self.started.is_set():
             return PutStatus.FAIL
 
-        put = Put(PutKind.DISCOVERED if is_discovered else PutKind.KNOWN, message_id, url)
+        kind = PutKind.DISCOVERED if is_discovered else PutKind.KNOWN
+        put = Put(kind, message_id, url)
         self._puts.submit(put)
         return await put.done
 
@@ -233,7 +234,8 @@ class Frontier:
 
     def set_delay(self, queue: QueueName | None, seconds: int) -> None:
         """Set how long a queue rests after it gave URLs, for None that of all queues without one of their own."""
-        self._buffer.set_delay(None if queue is None else QueueName.of(*queue), seconds)
+        name = None if queue is None else QueueName.of(*queue)
+        self._buffer.set_delay(name, seconds)
 
     def limit(self, queue: QueueName, count: int) -> bool:
         """Give no more URLs of a queue once `count` are completed, 0 is no limit; False if there is no such queue."""

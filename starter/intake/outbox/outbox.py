@@ -205,5 +205,6 @@ async def _read_pages(cursor: "AsyncServerCursor[tuple[Any, ...]]") -> AsyncIter
 
 def _write_problem(text: str, *, is_unicode: bool) -> str:
     """Write a problem as the database can keep it: no NUL, and only characters of its encoding."""
-    encoded = text.replace("\x00", "\\0")[:PROBLEM_MAX].encode("utf-8" if is_unicode else "ascii", "backslashreplace")
+    encoding = "utf-8" if is_unicode else "ascii"
+    encoded = text.replace("\x00", "\\0")[:PROBLEM_MAX].encode(encoding, "backslashreplace")
     return encoded.decode()

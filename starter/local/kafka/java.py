@@ -23,7 +23,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
         version = _read_version(program)
         if version is not None and version >= OLDEST:
             return program
-        refused.append(f"{program} from {source} {'is no Java' if version is None else f'has version {version}'}")
+        problem = "is no Java" if version is None else f"has version {version}"
+        refused.append(f"{program} from {source} {problem}")
 
     found = f" ({'; '.join(refused)})" if refused else ""
     remedy = "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"

@@ -56,7 +56,8 @@ def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
     _check(attributes, "ce_")
     _refuse_other_than_json(content_type, "content-type")
 
-    return _make(attributes, read_value(value, headers) if value else None, {})
+    data = read_value(value, headers) if value else None
+    return _make(attributes, data, {})
 
 
 def _read_structured(value: bytes, media_type: str) -> CloudEvent:

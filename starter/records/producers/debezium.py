@@ -50,7 +50,8 @@ def read_change(value: bytes | None, headers: Headers, key: Any, document: Any =
     if value is None:
         return Change(_merge(None, key), is_deleted=True)
 
-    found = _unwrap(read_value(value, headers) if document is None else document)
+    parsed = read_value(value, headers) if document is None else document
+    found = _unwrap(parsed)
     if found is None:
         return Change(_merge(None, key), is_deleted=True)
     if not isinstance(found, dict):
@@ -60,7 +61,8 @@ def read_change(value: bytes | None, headers: Headers, key: Any, document: Any =
         return _read_envelope(change, key)
 
     is_deleted = change.get("__deleted") in _TRUE or change.get("__op") == _DELETE
-    return Change(_merge(change, key) if is_deleted else change, is_deleted)
+    after = _merge(change, key) if is_deleted else change
+    return Change(after, is_deleted)
 
 
 def read_key_columns(raw: bytes | None, headers: Headers) -> Any:

@@ -74,6 +74,7 @@ def describe_left_out(sentences: Sequence[str]) -> str:
 
 def from_pack(kind: str, message: Mapping[str, Any]) -> ListedMessage:
     """Read a packed message from its pack's answer to the query `page`."""
+    parked_at = datetime.fromtimestamp(message["parked_at"], UTC) if message["parked_at"] else None
     return ListedMessage(
         kind=kind,
         id=message["id"],
@@ -82,7 +83,7 @@ def from_pack(kind: str, message: Mapping[str, Any]) -> ListedMessage:
         due_at=datetime.fromtimestamp(message["due_at"], UTC),
         earliest_at=datetime.fromtimestamp(message["earliest_at"], UTC),
         parked_reason=message["parked_reason"],
-        parked_at=datetime.fromtimestamp(message["parked_at"], UTC) if message["parked_at"] else None,
+        parked_at=parked_at,
     )
 
 
@@ -105,6 +106,7 @@ async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription)
         # changes by less than the setting `index_after` are not indexed: this may be the due time of an older cycle
         due_at = earliest_at = None
 
+    parked_at = datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None
     return ListedMessage(
         kind=kind,
         id=message_id,
@@ -114,7 +116,7 @@ async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription)
         earliest_at=earliest_at,
         started_at=execution.start_time,
         parked_reason=memo.get("parked_reason", ""),
-        parked_at=datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None,
+        parked_at=parked_at,
     )
 
 

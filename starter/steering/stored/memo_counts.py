@@ -42,7 +42,8 @@ class MessageCount:
     def describe(self) -> str:
         """Write the number with its noun; "about" unless it is exact."""
         noun = "message" if self.number == 1 else "messages"
-        return f"{'' if self.is_exact else 'about '}{self.number:,} {noun}"
+        about = "" if self.is_exact else "about "
+        return f"{about}{self.number:,} {noun}"
 
     def explain(self) -> str:
         """Say in a sentence where an inexact number comes from; empty for an exact one."""
@@ -206,10 +207,11 @@ async def _complete(client: Client, kind: str, begun: dict[str, CountedPack], si
     stored = await _sample(client, kind, list(begun), size)
     before = sum(begun[name].counts.alive for name in stored)
     ratio = sum(counts.alive for counts in stored.values()) / before if before else 1.0
-    return [
-        CountedPack(kind, stored.get(name, pack.counts), pack.ran_until, 1.0 if name in stored else ratio)
-        for name, pack in begun.items()
-    ]
+    counted: list[CountedPack] = []
+    for name, pack in begun.items():
+        weight = 1.0 if name in stored else ratio
+        counted.append(CountedPack(kind, stored.get(name, pack.counts), pack.ran_until, weight))
+    return counted
 
 
 async def _stand_for(client: Client, kind: str, known: _Kind, size: int) -> tuple[list[CountedPack], int]:

@@ -92,7 +92,8 @@ class OperationsPage:
         request.scope.setdefault("access", READING)
         if problem.status is HTTPStatus.UNAUTHORIZED and request.method == "GET":
             target = find_address(request)
-            return redirect(with_query("/sign-in", next=target if target != "/" else ""))
+            page = target if target != "/" else ""
+            return redirect(with_query("/sign-in", next=page))
         return render(request, "problem.html", problem.status, problem=problem)
 
     def list_messages(self, selection: Selection) -> MessagePages:

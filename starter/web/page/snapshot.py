@@ -46,7 +46,8 @@ async def read_part(reading: Awaitable[Value], seconds: float = DEADLINE_SECONDS
 
 def describe_error(exc: DormiceError | RPCError) -> str:
     """Give an error as one sentence."""
-    return " ".join(str(translate_rpc_error(exc) if isinstance(exc, RPCError) else exc).split())
+    translated = translate_rpc_error(exc) if isinstance(exc, RPCError) else exc
+    return " ".join(str(translated).split())
 
 
 class Snapshot(Generic[Value]):

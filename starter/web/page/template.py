@@ -139,7 +139,8 @@ def show_moment(moment: datetime | float | None, none: str = "-") -> str | Marku
 
 def _to_sentence(text: str) -> str:
     """Write the half of a sentence as a whole one."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    ending = "" if text.endswith(".") else "."
+    return f"{text[:1].upper()}{text[1:]}{ending}"
 
 
 def message_path(kind: str, message_id: str, verb: str = "") -> str:

@@ -59,7 +59,8 @@ class FrontierService(URLFrontierServicer):
         is_discovered = item.HasField("discovered")
         info = item.discovered.info if is_discovered else item.known.info
         now = int(time.time())
-        url = _to_crawl_url(info, now if is_discovered else item.known.refetchable_from_date, now)
+        refetch_at = now if is_discovered else item.known.refetchable_from_date
+        url = _to_crawl_url(info, refetch_at, now)
         putting = await self._pool.begin(url, is_discovered=is_discovered)
 
         async def acknowledge() -> wire.AckMessage:

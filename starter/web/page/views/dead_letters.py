@@ -73,16 +73,20 @@ async def show_dead_letters(request: Request) -> Response:
     )
     is_set = settings.kafka_servers != Settings().kafka_servers
 
+    problem = topics.problem if is_set or not topics.problem else ""
+    not_set = NOT_SET if topics.problem and not is_set else ""
+    letters = found.value.rows if found and found.value else []
+    letters_problem = found.problem if found else ""
     return render(
         request,
         "dead_letters.html",
         topics=topics.value,
-        problem=topics.problem if is_set or not topics.problem else "",
-        not_set=NOT_SET if topics.problem and not is_set else "",
+        problem=problem,
+        not_set=not_set,
         servers=settings.kafka_servers,
-        letters=found.value.rows if found and found.value else [],
+        letters=letters,
         is_cut=bool(found and found.value and found.value.is_cut),
-        letters_problem=found.problem if found else "",
+        letters_problem=letters_problem,
         filters=query,
         topic=query.get("topic", ""),
         sendings=[each for each in find_page(request).sendings if each.where == "/dead-letters"],
@@ -127,14 +131,15 @@ async def read_letters(settings: Settings, query: Mapping[str, str]) -> LetterLi
 
 
 def _to_row(letter: "DeadLetter") -> LetterRow:
-    key = letter.record.key
+    raw = letter.record.key
+    key = "-" if raw is None else raw.decode(errors="backslashreplace")
     return LetterRow(
         position=letter.position,
         source=f"{letter.topic}/{letter.partition}/{letter.offset}",
         error_class=letter.error_class,
         reason=letter.message,
         attempts=letter.attempts,
-        key="-" if key is None else key.decode(errors="backslashreplace"),
+        key=key,
     )
 
 
@@ -150,12 +155,15 @@ async def confirm_dead_letters(request: Request) -> Response:
     of_class = f", of class {query['error_class']}" if "error_class" in query else ""
     sentences = [f"{what} of topic {query['topic']}{of_class} would be meant. {effect}"]
 
+    button = f"{title} {what}" if number else ""
+    heading = f"{title} {what}?" if number else "No dead letter matches"
+    said = [f"They could not be counted: {count.problem}."] if count.problem else sentences
     return render_confirmation(
         request,
         query,
-        title=f"{title} {what}?" if number else "No dead letter matches",
-        button=f"{title} {what}" if number else "",
-        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
+        title=heading,
+        button=button,
+        sentences=said,
         asks_reason=False,
     )
 

@@ -26,10 +26,11 @@ async def show_keepers(request: Request) -> Response:
     page = find_page(request)
     gates, idle = await asyncio.gather(page.gates.read(), page.idle.read())
 
+    listed = sorted(gates.value.items()) if gates.value is not None else None
     return render(
         request,
         "keepers.html",
-        gates=sorted(gates.value.items()) if gates.value is not None else None,
+        gates=listed,
         gates_problem=gates.problem,
         idle=idle.value,
         idle_problem=idle.problem,

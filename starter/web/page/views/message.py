@@ -54,20 +54,23 @@ async def show_message(request: Request) -> Response:
     document = to_document(view)
     ui = find_page(request).ui_address
 
+    payload = _write_payload(document["payload"]) if has_payload and view.status is not None else ""
+    result = _write_payload(document["result"]) if has_payload and view.ended is not None else ""
+    web_ui = ui + find_workflow_page(api.client.namespace, view.lives_in) if ui else ""
     return render(
         request,
         "message.html",
         message=document,
         has_payload=has_payload,
-        payload=_write_payload(document["payload"]) if has_payload and view.status is not None else "",
-        result=_write_payload(document["result"]) if has_payload and view.ended is not None else "",
+        payload=payload,
+        result=result,
         is_known=view.status is not None,
         is_over=document["state"] in HAS_ENDED,
         decisions=[*reversed(document["decisions"])],
         final=FINAL,
         verbs=list_verbs(document["state"]),
         base=message_path(kind, message_id),
-        web_ui=ui + find_workflow_page(api.client.namespace, view.lives_in) if ui else "",
+        web_ui=web_ui,
         lives_in=view.lives_in,
     )
 
@@ -127,13 +130,15 @@ def ask_anew(
 ) -> Response:
     """Ask for the fields of a verb, beginning with those that a person has sent, which so are not lost."""
     is_refused = bool(problem) and request.method == "POST"
+    sentences = [ASKED_AGAIN[verb]] if verb in ASKED_AGAIN else []
+    status = HTTPStatus.UNPROCESSABLE_ENTITY if is_refused else HTTPStatus.OK
     return render(
         request,
         "verb.html",
-        HTTPStatus.UNPROCESSABLE_ENTITY if is_refused else HTTPStatus.OK,
+        status,
         title=f"{VERBS[verb][0]} {workflow_id(*name)}",
         problem=problem,
-        sentences=[ASKED_AGAIN[verb]] if verb in ASKED_AGAIN else [],
+        sentences=sentences,
         action=message_path(*name, verb),
         verb=verb,
         form={"priority": "", **form},

@@ -31,17 +31,21 @@ async def show_messages(request: Request) -> Response:
     filters = {name: value for name, value in query.items() if name != "cursor"}
     access = find_access(request)
 
+    messages = found.messages if found else []
+    left_out = describe_left_out(found.left_out) if found else ""
+    first = with_query("/messages", filters) if "cursor" in query else ""
+    cursor = found.cursor if found else ""
     return render(
         request,
         "messages.html",
-        messages=found.messages if found else [],
+        messages=messages,
         problem=listed.problem,
-        left_out=describe_left_out(found.left_out) if found else "",
+        left_out=left_out,
         count=count.value,
         count_problem=count.problem,
         filters=filters,
-        first=with_query("/messages", filters) if "cursor" in query else "",
-        following=_find_next(filters, found.cursor if found else ""),
+        first=first,
+        following=_find_next(filters, cursor),
         kinds=[kind for kind in sorted(api.registry) if access.kinds is None or kind in access.kinds],
         lanes=list(LANES),
         states=STATES,

@@ -78,6 +78,9 @@ async def show_overview(request: Request) -> Response:
     # without the server each part would say so once more
     silent = [] if is_away else list(_name_silent(lanes, counts, parked, gates, forecast))
 
+    plots = plot_forecast(forecast.value) if forecast.value else []
+    gated = forecast.value.count_gated() if forecast.value else 0
+    uncounted_gates = len(forecast.value.uncounted_gates) if forecast.value else 0
     return render(
         request,
         "overview.html",
@@ -87,11 +90,11 @@ async def show_overview(request: Request) -> Response:
         is_away=is_away,
         counts=describe_counts(counts.value),
         lanes=describe_lanes(serving, findings, forecast.value),
-        plots=plot_forecast(forecast.value) if forecast.value else [],
+        plots=plots,
         forecast=forecast.value,
         forecast_age=forecast.age,
-        gated=forecast.value.count_gated() if forecast.value else 0,
-        uncounted_gates=len(forecast.value.uncounted_gates) if forecast.value else 0,
+        gated=gated,
+        uncounted_gates=uncounted_gates,
         about=describe_source(forecast.value),
         hours=hours,
         horizons=HOURS,
@@ -195,17 +198,22 @@ def describe_lanes(
             continue
 
         worst = max((f.level for f in findings if f.about == lane), key=[*Severity].index, default=Severity.FINE)
+        waits = format_seconds(workers.waits.total_seconds()) if workers.waiting else ""
+        due = sum(forecast.lanes[lane]) if forecast else None
+        gated = forecast.count_gated(lane=lane) if forecast else None
+        capacity = forecast.capacity[lane].per_second if forecast else None
+        state = "fine" if worst is Severity.FINE else "see above"
         rows.append(
             LaneRow(
                 lane=lane,
                 workers=len(workers.versions),
                 waiting=workers.waiting,
-                waits=format_seconds(workers.waits.total_seconds()) if workers.waiting else "",
-                due=sum(forecast.lanes[lane]) if forecast else None,
-                gated=forecast.count_gated(lane=lane) if forecast else None,
-                capacity=forecast.capacity[lane].per_second if forecast else None,
+                waits=waits,
+                due=due,
+                gated=gated,
+                capacity=capacity,
                 level=worst.value,
-                state="fine" if worst is Severity.FINE else "see above",
+                state=state,
             )
         )
 

@@ -61,19 +61,22 @@ async def show_parked(request: Request) -> Response:
     filters = {name: query[name] for name in FILTERS if name in query}
     groups = group_by_reason(messages)
 
+    read = len(found.messages) if found else 0
+    left_out = describe_left_out(found.left_out) if found else ""
+    following = with_query("/parked", filters, cursor=found.cursor) if found and found.cursor else ""
     return render(
         request,
         "parked.html",
         groups=groups[:GROUPS_SHOWN],
         other_groups=groups[GROUPS_SHOWN:],
         messages=messages[:SHOWN],
-        read=len(found.messages) if found else 0,
+        read=read,
         shown=SHOWN,
         matched=len(messages),
         problem=listed.problem,
-        left_out=describe_left_out(found.left_out) if found else "",
+        left_out=left_out,
         filters=filters,
-        following=with_query("/parked", filters, cursor=found.cursor) if found and found.cursor else "",
+        following=following,
         is_first="cursor" not in query,
         sendings=[each for each in page.sendings if each.where == "/parked"],
         verbs=VERBS,
@@ -125,12 +128,15 @@ async def confirm_parked(request: Request) -> Response:
     sentences = [f"{sure}{plural(number, 'parked message')} would be meant. {effect}"]
     sentences += [f"Filter: {', '.join(f'{name} {value!r}' for name, value in query.items()) or 'none, all of them'}."]
 
+    heading = f"{title} {sure}{plural(number, 'parked message')}?" if number else "No parked message matches"
+    button = f"{title} {plural(number, 'message')}" if number else ""
+    said = [f"They could not be counted: {count.problem}."] if count.problem else sentences
     return render_confirmation(
         request,
         query,
-        title=f"{title} {sure}{plural(number, 'parked message')}?" if number else "No parked message matches",
-        button=f"{title} {plural(number, 'message')}" if number else "",
-        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
+        title=heading,
+        button=button,
+        sentences=said,
         asks_reason=True,
     )
 
