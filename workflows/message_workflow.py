@@ -69,7 +69,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         self._cycles = 0
         info = workflow.info()
         # messages that were started together would all continue as new in the same minute, again and again
-        self._run_share = 1.0 if info.continued_run_id else 1.0 - unit_hash(info.workflow_id)
+        self._more_cycles = 0.0 if info.continued_run_id else unit_hash(info.workflow_id)
         self._payload_max_bytes: int = wire.get(PAYLOAD_MAX, 0)
 
     @workflow.run
@@ -163,7 +163,8 @@ class MessageWorkflow(IgnoresUnknownSignals):
 
     def _is_run_over(self) -> bool:
         """Return whether to go on in another run: on another lane's queue, or because this history is long enough."""
-        is_full = self._cycles >= self._run_share * self._last_outcome.cycles_per_run
+        cycles_max = self._last_outcome.cycles_per_run
+        is_full = self._cycles >= cycles_max + int(self._more_cycles * cycles_max)
         return is_full or self._state.lane != self._lane or workflow.info().is_continue_as_new_suggested()
 
     def _continue_as_new(self) -> NoReturn:

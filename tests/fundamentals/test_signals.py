@@ -25,6 +25,10 @@ class Sleeper:
         """Wait until its handler has been called so often."""
         await wait_until(lambda: len(self.seen) == times, f"it has been called {times} times")
 
+    async def is_paused(self) -> bool:
+        """Return whether it says that it is paused."""
+        return (await self.handle.query("status"))["state"] == "paused"
+
 
 @pytest.fixture
 async def sleeper(serve: Serve, start: Start, message_id: Callable[[], str]) -> AsyncIterator[Sleeper]:
@@ -62,6 +66,7 @@ async def test_a_message_can_be_given_another_time_and_another_payload(sleeper: 
 async def test_a_paused_message_waits_until_it_is_resumed(sleeper: Sleeper, control: Control) -> None:
     """While it is paused even `run_now` does not run it, and says so; what was asked meanwhile counts afterwards."""
     await control.pause("sleeper", sleeper.id)
+    await wait_until(sleeper.is_paused, "it has heard that")
     held_back = await control.run_now("sleeper", sleeper.id)
     await control.resume("sleeper", sleeper.id)
 
