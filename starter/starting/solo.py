@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, WorkflowExecutionStatus
 from temporalio.api.errordetails.v1 import WorkflowExecutionAlreadyStartedFailure
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, SignalWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionRequest,
+    GetWorkflowExecutionHistoryRequest,
+    SignalWorkflowExecutionRequest,
+)
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -191,20 +195,29 @@ class SoloStarter:
         All of a finished one; of any other, those that it had when its last run began, and what that was sent since.
         """
         request = GetWorkflowExecutionHistoryRequest(
-            namespace=self._client.namespace,
-            execution=WorkflowExecution(workflow_id=name),
-            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+            namespace=self._client.namespace, execution=WorkflowExecution(workflow_id=name)
         )
-        service = self._client.workflow_service
-        last = (await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)).history
-
-        if last.events and last.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+        if run_id := await self._find_completed(name):
+            request.execution.run_id = run_id
+            request.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
+            service = self._client.workflow_service
+            last = (await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)).history
             result = last.events[-1].workflow_execution_completed_event_attributes.result
             return await self._read_state_sources(result.payloads)
 
-        # ended by a person, so there is no result: what its run began with and was sent is all in its history
-        request.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT
+        # alive, or ended by a person, so there is no result: what its run began with and was sent is in its history
         return await self._read_history_sources(request)
+
+    async def _find_completed(self, name: str) -> str:
+        """Give the last run of a message if it has completed."""
+        # not by the close event: for a workflow that runs, the server keeps that question for as long as the call lasts
+        request = DescribeWorkflowExecutionRequest(
+            namespace=self._client.namespace, execution=WorkflowExecution(workflow_id=name)
+        )
+        describe = self._client.workflow_service.describe_workflow_execution
+        found = (await describe(request, retry=False, timeout=CALL_TIMEOUT)).workflow_execution_info
+        is_completed = found.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_COMPLETED
+        return found.execution.run_id if is_completed else ""
 
     async def _read_history_sources(self, request: GetWorkflowExecutionHistoryRequest) -> Mapping[str, int]:
         """Read what a run began with, and each signal that a record sent to it."""
