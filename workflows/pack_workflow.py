@@ -120,6 +120,7 @@ class PackWorkflow(PackSignals):
 
     def _continue_as_new(self) -> NoReturn:
         """Go on in a new run; a signal that comes meanwhile makes the server repeat the task, so none is lost."""
+        self._batches.end_run()
         self._publish()
         # encoded at once: the error that ends a run keeps what this function holds until garbage is collected
         held = {SEALED: self.dump_sealed()} if self.sealed else {}

@@ -63,10 +63,12 @@ async def test_a_kind_that_becomes_larger_gets_more_packs_by_itself(
             layout = await Layouts(client, settings).find(kind)
             return layout is not None and layout.packs > 16
 
-        await wait_until(has_grown, "the kind has enough packs")
-        found = await control.count(Selection(kind=kind))
+        async def are_found() -> bool:  # not those that are on their way from one pack to another
+            return await control.count(Selection(kind=kind)) == 600
 
-    assert found == 600
+        await wait_until(has_grown, "the kind has enough packs")
+        await wait_until(are_found, "all are found")
+
     assert set(called.values()) == {1}
 
 
