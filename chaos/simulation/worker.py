@@ -56,6 +56,8 @@ class Worker:
         self._drain = drain
         self._environments: list[ActivityEnvironment] = []
         self._running: dict[asyncio.Task[Any], ActivityEnvironment] = {}
+        self._arriving = 0
+        """Number of activities that the server has handed out to this process and that have not begun here."""
         self._context = contextvars.copy_context()
         self._context.run(SKEW.set, self.rng.uniform(-self.faults.skew, self.faults.skew))
         self._context.run(WORKER.set, self)
@@ -77,6 +79,11 @@ class Worker:
     def polls_calls(self) -> bool:
         """Whether the worker polls on its own queue."""
         return self._works and not self.is_closed
+
+    @property
+    def _has_activities(self) -> bool:
+        """Whether an activity runs here, or is on its way; the SDK waits for both when it ends."""
+        return bool(self._running or self._arriving)
 
     @property
     def _works(self) -> bool:
@@ -127,11 +134,11 @@ class Worker:
         over_at = self.loop.time() + self._drain
         await self._batches.finish(self._drain)
 
-        while self._running and self.loop.time() < over_at:  # noqa: ASYNC110 — they end by themselves
+        while self._has_activities and self.loop.time() < over_at:  # noqa: ASYNC110 — they end by themselves
             await asyncio.sleep(0.1)
 
         self.is_closed = True
-        if self._running or self._batches.has_unheard_calls:
+        if self._has_activities or self._batches.has_unheard_calls:
             self._hit_at = self.loop.time()
 
         for environment in self._running.values():
@@ -198,12 +205,14 @@ class Worker:
             workflow_run_id=activity.run.run_id,
             attempt=attempt,
         )
+        self._arriving += 1
         self.send(lambda: self._run_activity(activity, environment, report))
 
     def _run_activity(
         self, activity: ActivityTask, environment: ActivityEnvironment, report: Callable[[Any, Any], None]
     ) -> None:
         """Run an activity; `report` gets its result or its failure."""
+        self._arriving -= 1
         arguments = DATA_CONVERTER.payload_converter.from_payloads(list(activity.scheduled.arguments))
         function = self._functions[activity.scheduled.activity_type]
         self._environments.append(environment)

@@ -18,6 +18,7 @@ KEPT = {
     453402116: "a worker drains while a pack with calls in flight goes on in a new run; they once counted as lost",
     2465606267: "a message leaves a pack while its handler works, before the next run; it once stayed there",
     2705186644: "heartbeats of solo calls are lost; a run ends in the task that has a result of a batch not yet done",
+    3707683373: "a batch reaches a process in the instant in which that stops asking for new ones",
     582804876: "a process drains before its pack, whose task is late, has asked for what has ended",
     1900886457: "faults end while a worker is stopped; the checks once forgot that it was",
     122025937: "a process drains after its pack was answered, and the task with the answer times out",
