@@ -60,6 +60,9 @@ GROW_CALL: dict[str, Any] = {
 
 CONTINUE_AS_NEW_MIN = 20  # cycles that every run may have before it continues as new, however small the pack is
 
+LAST_ANSWERS = timedelta(milliseconds=1)
+"""Shortest timer; a run with calls in flight ends in the task after it."""
+
 HISTORY_BYTES_MAX = 1_000_000  # continue as new beyond this size, whatever filled the history
 
 

@@ -56,6 +56,7 @@ class PackWorkflow(PackSignals):
             self._batches.check()
             await self._forward()
             if self._is_run_over():
+                await self._take_last_answers()
                 self._continue_as_new()
 
             self._batches.begin_due()
@@ -118,9 +119,21 @@ class PackWorkflow(PackSignals):
             return False
         return self._is_history_long() or pack.has_due(self._batches.open_lanes(), workflow.time())
 
+    async def _take_last_answers(self) -> None:
+        """Take answers of batches that came in the same task as the signal that has ended this run.
+
+        The SDK lets code run for a task's signals first, and only then for its timers and answers. The next run would
+        ask for such an answer again, and its process may have ended meanwhile.
+        """
+        if not self._pack.in_flight.batches:
+            return
+
+        await workflow.sleep(options.LAST_ANSWERS)
+        # conditions are looked at when all that came with the timer has been taken
+        await workflow.wait_condition(lambda: True)
+
     def _continue_as_new(self) -> NoReturn:
         """Go on in a new run; a signal that comes meanwhile makes the server repeat the task, so none is lost."""
-        self._batches.end_run()
         self._publish()
         # encoded at once: the error that ends a run keeps what this function holds until garbage is collected
         held = {SEALED: self.dump_sealed()} if self.sealed else {}

@@ -27,8 +27,8 @@ from shared.temporal.connect import to_raw_bytes
 ANSWER_BYTES_MAX = 1_800_000  # the server takes 2 MB at once; what does not fit is asked for again
 
 RESULTS_KEPT = timedelta(minutes=10)
-"""How long the results of slow calls are kept: for a pack whose run ends just when it is given them, and for one that
-asks late because the server or all workers are busy. What has been forgotten counts as lost, and is called again."""
+"""How long the results of slow calls are kept, for a pack that asks late because the server or all workers are busy.
+What has been forgotten counts as lost, and is called again."""
 
 DRAIN_PATIENCE = timedelta(seconds=5)
 """How long a process that ends waits until packs ask for its calls in flight."""

@@ -19,6 +19,7 @@ KEPT = {
     2465606267: "a message leaves a pack while its handler works, before the next run; it once stayed there",
     2705186644: "heartbeats of solo calls are lost; a run ends in the task that has a result of a batch not yet done",
     3707683373: "a batch reaches a process in the instant in which that stops asking for new ones",
+    1547062059: "a run ends for a signal in the task that has an answer too, whose process has ended meanwhile",
     582804876: "a process drains before its pack, whose task is late, has asked for what has ended",
     1900886457: "faults end while a worker is stopped; the checks once forgot that it was",
     122025937: "a process drains after its pack was answered, and the task with the answer times out",

@@ -38,7 +38,6 @@ class Batches:
         self._begun = 0
         self._left_run = workflow.info().continued_run_id or ""
         self._fault: BaseException | None = None
-        self._is_run_over = False
         self.settings = WorkerSettings()
         self.ended_cycles = 0
         """Cycles that have ended in this run."""
@@ -47,13 +46,6 @@ class Batches:
         """Raise an unexpected error of a batch, so that it fails the workflow task and is noticed."""
         if self._fault is not None:
             raise self._fault
-
-    def end_run(self) -> None:
-        """Ask for no more calls in this run, which continues as new: the next one does, from what it is passed on.
-
-        A result that comes in the same task is not in that, and must not be taken for known by the process it is from.
-        """
-        self._is_run_over = True
 
     def open_lanes(self) -> list[str]:
         """Give the lanes on which a batch may begin: one at a time, and none while too many calls are in flight."""
@@ -86,7 +78,7 @@ class Batches:
     async def _run(self, batch: Batch) -> None:
         if not batch.queue:
             await self._begin_calls(batch)
-        while batch.left and not self._is_run_over:
+        while batch.left:
             await self._await_calls(batch)
 
     async def _begin_calls(self, batch: Batch) -> None:
