@@ -49,6 +49,11 @@ class WorkflowTaskFailure(Exception):
 
 def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
     """Build the workflow instance that the SDK builds when a run enters its cache."""
+    return UnsandboxedWorkflowRunner().create_instance(describe_instance(run, started_at))
+
+
+def describe_instance(run: RunDetails, started_at: float) -> WorkflowInstanceDetails:
+    """Give what the SDK builds a workflow instance from."""
     moment = datetime.fromtimestamp(started_at, UTC)
     info = workflow.Info(
         attempt=1,
@@ -75,7 +80,7 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         workflow_id=run.workflow_id,
         workflow_type=run.workflow_type,
     )
-    details = WorkflowInstanceDetails(
+    return WorkflowInstanceDetails(
         payload_converter_factory=DATA_CONVERTER.payload_converter_class,
         failure_converter_class=DATA_CONVERTER.failure_converter_class,
         interceptor_classes=[],
@@ -89,8 +94,6 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         last_completion_result=cast("Any", None),
         last_failure=None,
     )
-
-    return UnsandboxedWorkflowRunner().create_instance(details)
 
 
 def activate(instance: WorkflowInstance, activation: WorkflowActivation) -> list[WorkflowCommand]:

@@ -25,6 +25,7 @@ from temporalio.service import RPCError
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 from shared.temporal.connect import CALL_TIMEOUT
+from worker.lanes.activations import detach, let_go
 from worker.lanes.runner import WrappingRunner
 
 CALLS_AT_ONCE = 4
@@ -74,13 +75,16 @@ class ReleasingRunner(WrappingRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which is empty after its eviction."""
-        instance = super().create_instance(det)
-        info = det.info
+        details = detach(det)
+        instance = super().create_instance(details)
+        info = details.info
         activate = instance.activate
         expectation = _Expectation()
 
         def activate_or_release(act: WorkflowActivation) -> WorkflowActivationCompletion:
             completion = activate(act)
+            let_go(instance)
+
             if act.jobs and act.jobs[0].HasField("remove_from_cache"):
                 is_crowded_out = act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL
                 if is_crowded_out and not expectation.is_near:
