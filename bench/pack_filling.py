@@ -16,7 +16,7 @@ from temporalio.client import Client
 
 from bench.bare_pack import BareMessage, start_bare_packs
 from bench.harness import ClusterServer, database_bytes
-from bench.pack_spread import ROOM, count_packs
+from bench.pack_spread import ROOM, count_full_packs
 from bench.worker_process import Order
 from shared.messages.encoding import SIZE_MAX, Pack
 from shared.messages.envelope import Envelope
@@ -76,7 +76,7 @@ class Filling:
     @property
     def packs(self) -> int:
         """Give how many packs there are."""
-        return count_packs(self.count, self.size)
+        return count_full_packs(self.count, self.size)
 
     def payload(self, number: int) -> dict[str, Any]:
         """Give a payload of exactly 60 bytes of JSON."""

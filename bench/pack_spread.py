@@ -10,12 +10,12 @@ ROOM = 3.0
 """Room of a pack, as a multiple of its average number of messages, so that no kind grows while it is measured."""
 
 
-def count_packs(messages: int, size: int) -> int:
+def count_full_packs(messages: int, size: int) -> int:
     """Give how many packs the messages are in, a power of two, so that all hold as many; 0 for a workflow each."""
     return 1 << round(math.log2(max(1.0, messages / size))) if size else 0
 
 
 def spread_over_packs(messages: int, size: int, coalesce: timedelta) -> Pack | None:
     """Give the encoding of so many messages; None, a workflow each, for the size 0."""
-    packs = count_packs(messages, size)
+    packs = count_full_packs(messages, size)
     return Pack(packs=packs, size=min(round(size * ROOM), SIZE_MAX), coalesce=coalesce) if packs else None

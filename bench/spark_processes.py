@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from bench.pack_filling import HOUR
-from bench.pack_spread import count_packs
+from bench.pack_spread import count_full_packs
 from shared.messages.encoding import SIZE_MAX
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import kill_supervised, start_supervised
@@ -44,7 +44,7 @@ def packing(server: EmbeddedServer, folder: Path, kind: str, count: int, delay: 
     (folder / "bench_handlers.py").write_text(
         "from datetime import timedelta\n"
         "from activities import Again, Pack, handler\n"
-        f"@handler('{kind}', encoding=Pack(packs={count_packs(count, PACK_SIZE)}, size={SIZE_MAX}))\n"
+        f"@handler('{kind}', encoding=Pack(packs={count_full_packs(count, PACK_SIZE)}, size={SIZE_MAX}))\n"
         "async def come_back(message, ctx):\n"
         f"    return Again(after=timedelta(seconds={delay}))\n"
     )

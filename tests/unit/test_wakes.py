@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from starter.insight.doctor.wakes import PackRhythm, judge_wakes
+from starter.insight.doctor.wakes import PackRhythm, find_short_tolerance
 
 HOUR = 3600.0
 
@@ -40,7 +40,7 @@ def test_messages_that_have_not_come_back_tell_nothing() -> None:
 )
 def test_a_larger_tolerance_is_advised_where_it_helps(rhythm: PackRhythm, packs: int, advice: str) -> None:
     """It would bring three times as many together, and there are wakes enough to save."""
-    found = judge_wakes("price", [rhythm], packs)
+    found = find_short_tolerance("price", [rhythm], packs)
 
     if advice:
         assert found is not None

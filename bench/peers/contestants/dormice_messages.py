@@ -32,7 +32,7 @@ def _size(order: Order) -> int:
 
 def count_packs(order: Order) -> int:
     """Give how many packs the messages are in; 0 for a workflow each."""
-    return pack_spread.count_packs(order.count, _size(order))
+    return pack_spread.count_full_packs(order.count, _size(order))
 
 
 def _encoding(order: Order) -> Pack | None:

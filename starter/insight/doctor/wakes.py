@@ -65,10 +65,10 @@ async def check_kind(client: Client, kind: str) -> Finding | None:
         return None
 
     packs = (await client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
-    return judge_wakes(kind, rhythms, packs)
+    return find_short_tolerance(kind, rhythms, packs)
 
 
-def judge_wakes(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | None:
+def find_short_tolerance(kind: str, rhythms: Sequence[PackRhythm], packs: int) -> Finding | None:
     """Give a warning if it is worth a larger tolerance, by what some of a kind's packs show."""
     messages = mean(rhythm.messages for rhythm in rhythms)
     interval = mean(rhythm.interval for rhythm in rhythms)
