@@ -14,7 +14,7 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import Again, Context, Message, handler
+from activities import Again, Context, Message, handler, server_calls
 from activities.api.limit import Limit
 from shared.keepers.capacity import CAPACITY_WORKFLOW, MEASURED
 from shared.keepers.gates import CLOSE, GATES_WORKFLOW, OPEN
@@ -228,10 +228,18 @@ async def find_failures(client: Client, handle: WorkflowHandle[Any, Any]) -> lis
     ],
 )
 async def test_no_signal_stops_any_workflow(  # noqa: PLR0917 — fixtures and the row of a table
-    client: Client, settings: Settings, serve: Serve, begin: Begin, kind: str, count: int
+    client: Client,
+    settings: Settings,
+    serve: Serve,
+    begin: Begin,
+    kind: str,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever is sent to a message, a pack or a keeper, no task fails, and what is sent after it takes effect."""
     seed = random.randrange(10**6)
+    # the runs that a pack has left are read in the end
+    monkeypatch.setattr(server_calls, "DELETE_AFTER", timedelta(hours=1))
 
     # a limit that nobody reaches brings the worker of the limits' workflows along
     @handler(kind, limit=Limit(key="fuzzed", at_once=1000))
