@@ -58,6 +58,7 @@ class Order:
     tolerance: float = 0.0
     slots: int = PROFILES["short"].workflow_slots
     cache: int = PROFILES["short"].cached_workflows
+    cached_bytes: int = Settings().cached_bytes
     pollers: int = PROFILES["short"].workflow_pollers
     cycles_per_run: int = 5
     pack_cycles_per_run: float = 0.25
@@ -285,6 +286,7 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
             cycles_per_run=order.cycles_per_run,
             pack_cycles_per_run=order.pack_cycles_per_run,
             index_after=timedelta(seconds=order.index_after),
+            cached_bytes=order.cached_bytes,
             sandbox=order.sandbox,
         ),
         registry=Registry([("bench", handler(kind)(bench)) for kind in kinds]),

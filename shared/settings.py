@@ -79,7 +79,7 @@ class Settings:
         "", "Build of this code, such as an image's tag or a commit; dormice and its version when left out."
     )
     payload_max_bytes: int = _setting(4096, "Largest payload of a message, in bytes of JSON.", 1)
-    cycles_per_run: int = _setting(5, "Cycles after which a message continues as new.", 1)
+    cycles_per_run: int = _setting(5, "Cycles after which a message continues as new; its first run may have up to twice as many.", 1)
     pack_cycles_per_run: float = _setting(
         # a pack that is not cached replays all cycles of its run when it wakes; a new run costs writing the whole state
         0.25,
@@ -95,8 +95,9 @@ class Settings:
     )
     handlers_at_once: int = _setting(500, "Handlers of packed messages at work at once in one worker process.", 1)
     cached_workflows: int = _setting(
-        0, "Messages and packs that one worker process keeps in memory on each lane; 0 = 300, on long 200.", 0
+        0, "Messages and packs that one worker process keeps in memory on each lane; 0 = 1000, on long 200.", 0
     )
+    cached_bytes: int = _setting(200_000_000, "Bytes that they may take in one worker process, about; 0 = no limit.", 0)
     tenant_weights: tuple[str, ...] = _setting(
         (), "Shares of a busy lane, TENANT=WEIGHT, comma-separated; who is not named has the weight 1."
     )

@@ -28,6 +28,7 @@ from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
 from worker.deployment import build_arguments, version_arguments, watch_deployment
+from worker.lanes.cache import Cache
 from worker.lanes.early_events import TimelyRunner
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.measurements import measure_overdue, report_throughput
@@ -92,10 +93,17 @@ def _build_limits_worker(client: Client, plan: WorkerPlan) -> Worker:
 
 
 def _build_worker(
-    client: Client, plan: WorkerPlan, lane: str, *, dispatch: Dispatch, batches: BatchDispatch, evictions: Evictions
+    client: Client,
+    plan: WorkerPlan,
+    lane: str,
+    *,
+    dispatch: Dispatch,
+    batches: BatchDispatch,
+    evictions: Evictions,
+    cache: Cache,
 ) -> Worker:
     profile = plan.profiles[lane]
-    runner = TimelyRunner(ReleasingRunner(_build_runner(plan), evictions.note))
+    runner = TimelyRunner(ReleasingRunner(_build_runner(plan), evictions.note, cache))
     worker = Worker(
         _build_client(client),
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
@@ -176,10 +184,11 @@ async def run_workers(
         dispatch = Dispatch(*given, events=events, resources=resources)
         batches = BatchDispatch(dispatch)
         evictions = Evictions()
+        cache = Cache(plan.settings.cached_bytes, plan.telemetry)
         await stack.enter_async_context(_build_calls_worker(client, plan, batches))
 
         workers = [
-            _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions)
+            _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions, cache=cache)
             for lane in plan.lanes
         ]
         for worker in workers:

@@ -44,6 +44,11 @@ class PackWorkflow(PackSignals):
         self._alarm = MovableTimer(self._stir)
         self._batches = Batches(self._pack, self._stir)
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory its messages take; a worker's cache is bounded by it."""
+        return self._pack.entries.held_bytes
+
     @workflow.run
     @ignores_cancellation
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well

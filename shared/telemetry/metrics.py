@@ -85,6 +85,8 @@ GATED = Metric(
     "Messages held by a closed gate or a limit, their handlers not called.",
     BY_KIND,
 )
+CACHED_RUNS = Metric("dormice.cache.runs", "gauge", "{run}", "Messages and packs that a worker process has in memory.")
+CACHED_BYTES = Metric("dormice.cache.size", "gauge", "By", "About how much memory they take.")
 AT_WORK = Metric("dormice.handlers", "gauge", "{call}", "Handlers at work.", ("lane",))
 
 OLDEST_OVERDUE = Metric(
@@ -103,7 +105,18 @@ SERVER_CHECKS = Metric(
     ("outcome",),
 )
 
-WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK, SERVER_CHECKS)
+WORKER_METRICS = (
+    CYCLES,
+    HANDLER_DURATION,
+    LATENESS,
+    EARLINESS,
+    PARKED,
+    GATED,
+    AT_WORK,
+    CACHED_RUNS,
+    CACHED_BYTES,
+    SERVER_CHECKS,
+)
 """What a worker records as it happens."""
 
 PUBLISHED_METRICS = (*BRIDGE_METRICS, *OUTBOX_METRICS, OLDEST_OVERDUE)  # as a whole: a series that is left out ends

@@ -20,10 +20,12 @@ from activities.api.handler import Handler
 from activities.registry import Registry
 from bench.serving import run_plan
 from shared.settings import Settings
+from shared.telemetry.sdk import Telemetry
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
 from tests.replay.scenarios import live, serve_lives
 from tests.support.replayer import make_replayer
+from worker.lanes.cache import RUN_BYTES, Cache
 from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan
@@ -63,6 +65,23 @@ async def test_the_task_of_a_run_that_was_evicted_goes_to_any_worker(
 
     async with working(client, settings):
         await wait_until(find_returned, "a task of an evicted run in the lane's own queue")
+
+
+async def test_runs_leave_a_cache_that_holds_more_bytes_than_it_may(
+    client: Client, settings: Settings, start: Start
+) -> None:
+    """They go on as those do for which there are too many others: with their next task on any worker."""
+    handles = [await start("often") for _ in range(5)]
+
+    async def find_returned() -> list[bool]:
+        return [True for handle in handles if await _was_returned(handle)]
+
+    async def have_gone_on() -> bool:
+        return all([len(await _find_tasks(handle)) >= 5 for handle in handles])
+
+    async with working(client, replace(settings, cached_workflows=100, cached_bytes=2 * RUN_BYTES)):
+        await wait_until(find_returned, "a task of an evicted run in the lane's own queue")
+        await wait_until(have_gone_on, "each has had several tasks")
 
 
 async def test_a_worker_keeps_as_many_runs_as_its_settings_say(
@@ -192,7 +211,9 @@ async def test_a_pack_that_leaves_the_cache_is_freed_without_the_garbage_collect
         workflows=[PackWorkflow],
         data_converter=DATA_CONVERTER,
         workflow_runner=ReleasingRunner(
-            UnsandboxedWorkflowRunner(), lambda workflow_id, _: evicted.append(workflow_id)
+            UnsandboxedWorkflowRunner(),
+            lambda workflow_id, _: evicted.append(workflow_id),
+            Cache(0, Telemetry(is_on=False)),
         ),
     )
 

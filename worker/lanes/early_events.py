@@ -7,11 +7,10 @@ so in a replay the workflow would ask for something else, and no worker could ev
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
-from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
 from worker.lanes.runner import WrappingRunner
 
@@ -27,25 +26,11 @@ class TimelyRunner(WrappingRunner):
     The query is answered by what was there before; then the run leaves the cache, and the task replays its history.
     """
 
-    def __init__(self, runner: WorkflowRunner) -> None:
-        super().__init__(runner)
-        self._evict: Callable[[str], None] = _miss_worker
-
-    def attach(self, worker: Worker) -> Worker:
-        """Learn of the worker that this runner is for; call it before that runs."""
-        bridge: Any = worker._bridge_worker  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] — there is no public way to evict a run
-        self._evict = bridge._ref.request_workflow_eviction  # noqa: SLF001
-        return worker
-
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which gets no event before its task."""
         instance = super().create_instance(det)
         instance.activate = _Gate(instance.activate, self._evict).activate
         return instance
-
-
-def _miss_worker(_: str) -> None:
-    raise RuntimeError("the runner has no worker; attach it first")
 
 
 class _Gate:

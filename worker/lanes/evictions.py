@@ -23,9 +23,11 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.workflow import Info
 
 from shared.temporal.connect import CALL_TIMEOUT
 from worker.lanes.activations import detach, let_go
+from worker.lanes.cache import Cache, find_held_bytes
 from worker.lanes.runner import WrappingRunner
 
 CALLS_AT_ONCE = 4
@@ -63,39 +65,45 @@ class Evictions:
 
 
 class ReleasingRunner(WrappingRunner):
-    """Runs workflows as another runner does, and notices which of them leave the cache."""
+    """Runs workflows as another runner does, and notices which of them are in the cache and leave it."""
 
-    def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None]) -> None:
+    def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None], cache: Cache) -> None:
         """`note` gets the workflow id and run id of runs that had to make room for others, in any thread.
 
         Those that have had a signal since their last timer, or that have an activity in flight, are left out.
         """
         super().__init__(runner)
         self._note = note
+        self._cache = cache
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which is empty after its eviction."""
         details = detach(det)
         instance = super().create_instance(details)
-        info = details.info
         activate = instance.activate
         expectation = _Expectation()
 
-        def activate_or_release(act: WorkflowActivation) -> WorkflowActivationCompletion:
+        def activate_and_let_go(act: WorkflowActivation) -> WorkflowActivationCompletion:
             completion = activate(act)
             let_go(instance)
 
             if act.jobs and act.jobs[0].HasField("remove_from_cache"):
-                is_crowded_out = act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL
-                if is_crowded_out and not expectation.is_near:
-                    self._note(info.workflow_id, info.run_id)
+                self._note_eviction(act, details.info, expectation)
                 _release(instance)
             else:
                 expectation.follow(act, completion)
+                self._cache.note(act.run_id, find_held_bytes(instance), self._evict)
+
             return completion
 
-        instance.activate = activate_or_release
+        instance.activate = activate_and_let_go
         return instance
+
+    def _note_eviction(self, act: WorkflowActivation, info: Info, expectation: "_Expectation") -> None:
+        held_too_much = not self._cache.forget(act.run_id)
+        was_one_too_many = act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL
+        if (was_one_too_many or held_too_much) and not expectation.is_near:
+            self._note(info.workflow_id, act.run_id)
 
 
 class _Expectation:

@@ -26,6 +26,11 @@ LOOKED_FOR_MAX = 4
 
 PARTS_MAX = 8  # of a segment; with more of them, little is compressed at a time
 
+OPEN_BYTES = 600
+"""What an open entry takes as objects, beside its payload."""
+
+SEGMENT_BYTES = 1_000  # what a segment takes beside its parts
+
 _HELD = (0, 0)  # the period of what is parked or paused, which no wake opens
 
 _Period = tuple[int, int]
@@ -37,17 +42,24 @@ class Segment:
 
     parts: tuple[bytes, ...]
     """Each is compressed JSON: entries with a comma between two of them."""
+    text_bytes: int
+    """The length of that JSON, not compressed."""
     summary: PackSummary
     wakes: Mapping[str, float]
     """When the first of them can wait no longer, by lane; in seconds since the epoch."""
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the entries take."""
+        return sum(map(len, self.parts)) + SEGMENT_BYTES
 
     @classmethod
     def of(cls, entries: Collection[Entry], lane: str, within: PackSpread) -> Self:
         """Close entries of a pack whose own lane is `lane`."""
         lanes = {lane_of(entry, lane) for entry in entries if len(entry) > OTHERS} | {lane}
         wakes = {each: find_wake(entries, (each,), lane, within) for each in lanes}
-        part = zlib.compress(encode_json(list(entries))[1:-1], LEVEL)
-        return cls((part,), PackSummary.of(entries), wakes)
+        text = encode_json(list(entries))[1:-1]
+        return cls((zlib.compress(text, LEVEL),), len(text), PackSummary.of(entries), wakes)
 
     def read(self) -> bytes:
         """Give the entries as JSON, with a comma between two of them."""
@@ -62,7 +74,8 @@ class Segment:
         wakes = dict(self.wakes)
         for lane, wake in other.wakes.items():
             wakes[lane] = min(wake, wakes.get(lane, wake))
-        return Segment(self.parts + other.parts, PackSummary.join([self.summary, other.summary]), wakes)
+        summary = PackSummary.join([self.summary, other.summary])
+        return Segment(self.parts + other.parts, self.text_bytes + other.text_bytes, summary, wakes)
 
 
 class PackEntries:
@@ -76,11 +89,18 @@ class PackEntries:
         self._lane = lane
         self._open: dict[str, Entry] = {entry[ID]: entry for entry in entries}
         self._segments: dict[_Period, Segment] = {}
+        self._entry_bytes = 0  # of one entry as JSON, on average
         self.is_reading: Callable[[], bool] = bool  # while it is true, nobody changes what is read, and nothing opens
 
     def __len__(self) -> int:
         """Count the entries."""
         return len(self._open) + sum(segment.summary.count for segment in self._segments.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the entries take; payloads count as long as those that were closed last."""
+        closed = sum(segment.held_bytes for segment in self._segments.values())
+        return len(self._open) * (OPEN_BYTES + self._entry_bytes) + closed
 
     def __contains__(self, message_id: str) -> bool:
         """Return whether the message is here."""
@@ -173,6 +193,8 @@ class PackEntries:
             self._segments[period] = segment if before is None else before.join(segment)
 
         self._open = {}
+        if self._segments:
+            self._entry_bytes = sum(each.text_bytes for each in self._segments.values()) // len(self)
 
     def encode(self) -> bytes:
         """Give the entries as JSON, without opening them."""
