@@ -13,7 +13,7 @@ from temporalio.worker import WorkflowInstance
 from shared.telemetry.metrics import CACHED_BYTES, CACHED_RUNS
 from shared.telemetry.sdk import Telemetry
 
-RUN_BYTES = 40_000
+RUN_BYTES = 50_000
 """What the SDK holds of a run, whatever is in it, as measured with thousands of sleeping messages."""
 
 NO_LABELS: dict[str, str] = {}
