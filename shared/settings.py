@@ -79,7 +79,9 @@ class Settings:
         "", "Build of this code, such as an image's tag or a commit; dormice and its version when left out."
     )
     payload_max_bytes: int = _setting(4096, "Largest payload of a message, in bytes of JSON.", 1)
-    cycles_per_run: int = _setting(5, "Cycles after which a message continues as new; its first run may have up to twice as many.", 1)
+    cycles_per_run: int = _setting(
+        5, "Cycles after which a message continues as new; its first run may have up to twice as many.", 1
+    )
     pack_cycles_per_run: float = _setting(
         # a pack that is not cached replays all cycles of its run when it wakes; a new run costs writing the whole state
         0.25,

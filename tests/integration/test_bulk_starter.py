@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from activities import Context, Done, Message, handler
 from shared.errors import Misconfigured
-from shared.messages.encoding import Pack
+from shared.messages.encoding import SIZE_MAX, Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
@@ -376,3 +376,18 @@ async def test_a_stream_that_never_pauses_has_its_messages_started_meanwhile(
 
     assert found[0] is StartOutcome.STARTED
     assert 2 * bulk.FEW < given < 3 * bulk.FEW
+
+
+async def test_a_whole_pack_starts_while_no_worker_runs(client: Client, settings: Settings, kind: str) -> None:
+    """As many messages as a pack may hold are in its first input, which the server takes by itself."""
+    url = "https://example.org/feeds/"
+    envelopes = [
+        Envelope(kind=kind, id=f"message-{n:05}", lane="short", scheduled_at=LATER, payload={"url": f"{url}{n:05}"})
+        for n in range(SIZE_MAX)
+    ]
+    starter = BulkStarter(client, settings, encodings={kind: Pack(packs=1, size=SIZE_MAX)})
+
+    receipts = await load(starter, envelopes)
+
+    assert {(receipt.outcome, receipt.reason) for receipt in receipts} == {(StartOutcome.STARTED, "")}
+    assert len(receipts) == SIZE_MAX
