@@ -13,10 +13,9 @@ from temporalio.client import Client
 
 from activities.registry import Registry, declared_packs, envelope_rules, load_registry, payload_checks
 from shared.errors import IdempotencyKeyReused, MessageAlive, PackNotServed, RetryLater, StartRefused
-from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.message import ENDS
-from shared.messages.signals import Signal
+from shared.messages.signals import Revise, Signal, make_signal
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
@@ -123,38 +122,38 @@ class Control:
 
     async def run_now(self, kind: str, message_id: str, reason: str = "") -> str:
         """Run as soon as a worker is free; a parked message gets fresh attempts."""
-        return await self.send(kind, message_id, signals.RunNow(reason))
+        return await self.send(kind, message_id, make_signal("run_now", reason=reason))
 
     async def reschedule(self, kind: str, message_id: str, due_at: datetime, reason: str = "") -> str:
         """Set a new due time."""
-        return await self.send(kind, message_id, signals.Reschedule(signals.write_moment(due_at), reason))
+        return await self.send(kind, message_id, make_signal("reschedule", due_at=due_at, reason=reason))
 
     async def reprioritize(
         self, kind: str, message_id: str, priority: int, due_at: datetime | None = None, reason: str = ""
     ) -> str:
         """Set the priority (1 first, 5 last); tasks of the message that already wait in a queue are moved too."""
-        moment = due_at and signals.write_moment(due_at)
-        return await self.send(kind, message_id, signals.Reprioritize(priority, moment, reason))
+        signal = make_signal("reprioritize", priority=priority, due_at=due_at, reason=reason)
+        return await self.send(kind, message_id, signal)
 
     async def revise(self, kind: str, message_id: str, payload: Any, *, lane: str = "", reason: str = "") -> str:
         """Replace the payload, and move to another lane when one is given."""
-        return await self.send(kind, message_id, signals.Revise(payload, lane=lane, reason=reason))
+        return await self.send(kind, message_id, make_signal("revise", payload=payload, lane=lane, reason=reason))
 
     async def pause(self, kind: str, message_id: str, reason: str = "") -> str:
         """Do not run the message until `resume`."""
-        return await self.send(kind, message_id, signals.Pause(reason))
+        return await self.send(kind, message_id, make_signal("pause", reason=reason))
 
     async def resume(self, kind: str, message_id: str, reason: str = "") -> str:
         """End a pause."""
-        return await self.send(kind, message_id, signals.Resume(reason))
+        return await self.send(kind, message_id, make_signal("resume", reason=reason))
 
     async def stop(self, kind: str, message_id: str, reason: str = "") -> str:
         """End the message for good; a running handler finishes first."""
-        return await self.send(kind, message_id, signals.Stop(reason))
+        return await self.send(kind, message_id, make_signal("stop", reason=reason))
 
     async def pull_forward(self, kind: str, message_id: str, expected_due_at: datetime) -> str:
         """Run before the due time, if that is still `expected_due_at` and the message's `earliest` has passed."""
-        return await self.send(kind, message_id, signals.PullForward(signals.write_moment(expected_due_at)))
+        return await self.send(kind, message_id, make_signal("pull_forward", expected_due_at=expected_due_at))
 
     async def send(self, kind: str, message_id: str, signal: Signal) -> str:
         """Send any signal; returns "", or a sentence when the message does not run although the signal asks for it."""
@@ -176,7 +175,7 @@ class Control:
 
     def _make_sender(self, signal: Signal, *, is_named: bool) -> Sender:
         # only a revision needs the handlers, which take a while to load
-        checks = payload_checks(self._kinds) if isinstance(signal, signals.Revise) else NO_CHECKS
+        checks = payload_checks(self._kinds) if isinstance(signal, Revise) else NO_CHECKS
         return Sender(self._client, self._settings, self._packs, signal, is_named=is_named, checks=checks)
 
     async def list(

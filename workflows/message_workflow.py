@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.message import PAYLOAD_MAX, HandlerCall, MessageState, Outcome
     from shared.messages.placement import MESSAGE_WORKFLOW, unit_hash
     from shared.messages.signal_reading import read_signal
-    from shared.messages.signals import SIGNAL_NAMES, Revise, Signal, Stop, UnreadableSignal
+    from shared.messages.signals import SIGNAL_NAMES, VERBS, Revise, Signal, Stop, UnreadableSignal
     from shared.messages.timespan import format_moment
     from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
@@ -26,8 +26,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.guards.signal_handlers import IgnoresUnknownSignals, signal_handler
     from workflows.options import ONCE, handler_timeout, span_until
     from workflows.server_priority import ServerPriority
-
-_TYPE_NAMES = {name: kind.__name__ for kind, name in SIGNAL_NAMES.items()}
 
 
 def _takes(kind: type[Signal]) -> Callable[[Any, Signal], None]:
@@ -212,7 +210,8 @@ class MessageWorkflow(IgnoresUnknownSignals):
     def ignore_signal(self, name: str, problem: str) -> None:
         """Remember that a signal is ignored, and why."""
         super().ignore_signal(name, problem)
-        self.take(UnreadableSignal(_TYPE_NAMES.get(name, name), problem))
+        named = VERBS[name].__name__ if name in VERBS else name
+        self.take(UnreadableSignal(named, problem))
 
     @workflow.query
     def status(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from temporalio.common import RawValue
 
 from shared.messages.json_value import find_flaw, parse_json
-from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, UnreadableSignal
+from shared.messages.signals import MOMENTS, VERBS, PullMany, Signal, UnreadableSignal
 from shared.messages.timespan import MOMENT_MAX
 
 SHOWN_MAX = 40  # characters of a wrong value that an error shows
@@ -22,7 +22,6 @@ KEY_MAX_BYTES = 200  # as in the envelope
 TOKEN_MAX = 200  # characters of a token; a pack keeps tokens for minutes
 AnySignal = TypeVar("AnySignal", bound=Signal)
 Check = Callable[[Any], bool]
-_SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def read_steering(name: str, arguments: Sequence[Any]) -> PackSignal:
         raise ValueError("a pack wants an object with ids, a list of strings, beside the signal's own fields")
 
     ids = cast("list[str]", ids)
-    kind = _SIGNAL_TYPES[name]
+    kind = VERBS[name]
 
     token = given.get("token", "")
     try:
@@ -206,10 +205,7 @@ _FIELDS: dict[str, tuple[Check, str]] = {
     "reason": (is_text, "a string"),
     "idempotency_key": (_is_key, f"a string of at most {KEY_MAX_BYTES} bytes"),
     "source": (is_source, f"a string of at most {SOURCE_MAX_BYTES} bytes"),
-    **dict.fromkeys(
-        ("due_at", "expected_due_at", "if_due_before", "expires_at"),
-        (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
-    ),
+    **dict.fromkeys(MOMENTS, (is_text, "a moment, for example 2026-11-21T20:00:00Z")),
     "priority": (is_int, "a whole number from 1 to 5"),
     "payload": (lambda _: True, "JSON"),
     **dict.fromkeys(("offset", "if_version"), (is_offset, "a whole number of at most 64 bits")),

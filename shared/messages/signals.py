@@ -6,7 +6,7 @@ Moments are RFC 3339 strings on the wire, so that a person can type them into th
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -130,17 +130,48 @@ REQUEST = "request#"  # begins the source of a request with an idempotency key; 
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 
-SIGNAL_NAMES: dict[type[Any], str] = {
-    RunNow: "run_now",
-    Reschedule: "reschedule",
-    Reprioritize: "reprioritize",
-    Revise: "revise",
-    Pause: "pause",
-    Resume: "resume",
-    Stop: "stop",
-    PullForward: "pull_forward",
+VERBS: dict[str, type[Signal]] = {
+    "run_now": RunNow,
+    "reschedule": Reschedule,
+    "reprioritize": Reprioritize,
+    "revise": Revise,
+    "pause": Pause,
+    "resume": Resume,
+    "stop": Stop,
+    "pull_forward": PullForward,
 }
-"""Signal type → its name on the workflow."""
+"""Verb, which is also the name on the workflow → its signal."""
+
+SIGNAL_NAMES: dict[type[Any], str] = {kind: name for name, kind in VERBS.items()}
+"""Signal → its verb."""
+
+MOMENTS = ("due_at", "expected_due_at", "if_due_before", "expires_at")
+"""Fields of signals that hold a moment."""
+
+RECORDS_ONLY = ("source", "offset", "trace")
+"""Fields of signals that only records of a source may set."""
+
+
+def list_fields(kind: type[Signal]) -> list[str]:
+    """Name the fields of a signal that a caller may set."""
+    return [field.name for field in fields(kind) if field.name not in RECORDS_ONLY]
+
+
+def make_signal(verb: str, **given: Any) -> Signal:
+    """Make the signal of a verb from values of Python; None leaves out what the signal may lack.
+
+    Raises GiveUp for a moment without a time zone.
+    """
+    kind = VERBS[verb]
+    optional = {field.name for field in fields(kind) if field.default is not MISSING}
+    # None is a value only of a field that must be there: a payload may be null
+    values: dict[str, Any] = {n: v for n, v in given.items() if v is not None or n not in optional}
+
+    for name in MOMENTS:
+        if name in values:
+            values[name] = write_moment(values[name])
+
+    return kind(**values)
 
 
 def name_request(key: str) -> str:

@@ -1,17 +1,12 @@
 """Verbs: reads the fields of a signal that a caller has sent; raises Problem for what can't be used."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from shared.messages.signal_reading import read_signal
-from shared.messages.signals import SIGNAL_NAMES, Signal
+from shared.messages.signals import VERBS, Signal, list_fields
 from starter.web.problems import Problem
-
-RECORDS_ONLY = ("source", "offset", "trace")
-"""Fields of a signal that only records of a source may set."""
-VERBS = {name: kind for kind, name in SIGNAL_NAMES.items()}
 
 
 def read_verb(name: str, given: Mapping[str, Any]) -> Signal:
@@ -23,11 +18,6 @@ def read_verb(name: str, given: Mapping[str, Any]) -> Signal:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, unknown[0][:60])
 
     try:
-        return cast("Signal", read_signal(kind, [given]))
+        return read_signal(kind, [given])
     except ValueError as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: {exc}", str(exc).partition(" ")[0]) from exc
-
-
-def list_fields(kind: type[Any]) -> list[str]:
-    """Name the fields of a signal that a caller may set."""
-    return [field.name for field in fields(kind) if field.name not in RECORDS_ONLY]

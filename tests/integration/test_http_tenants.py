@@ -13,12 +13,12 @@ from temporalio.client import Client
 
 from activities import Again, Context, Message, handler
 from activities.api.handler import Handler
+from shared.messages.signals import VERBS
 from shared.settings import Settings
 from starter.web.application import make_application
 from starter.web.documents import Installation
 from starter.web.server import serving
 from starter.web.tokens import Tokens
-from starter.web.verbs import VERBS
 from tests.conftest import Serve
 from tests.integration.test_control import registry_of
 

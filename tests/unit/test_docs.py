@@ -27,7 +27,7 @@ from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERA
 from shared.messages.envelope import Envelope
 from shared.messages.message import HandlerCall, Verdict
 from shared.messages.signal_reading import PackSignal, read_steering
-from shared.messages.signals import SIGNAL_NAMES
+from shared.messages.signals import VERBS
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings, describe_settings
 from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, OUTBOX_METRICS, WORKER_METRICS, Metric
@@ -253,7 +253,7 @@ def _arguments(function: Callable[..., Any]) -> Iterator[str]:
     [
         ("docs/architecture.md", "The envelope", Envelope.model_fields),
         ("docs/architecture.md", "The decision", get_args(Verdict)),
-        ("docs/architecture.md", "Signals", SIGNAL_NAMES.values()),
+        ("docs/architecture.md", "Signals", VERBS),
         ("docs/architecture.md", "Search attributes", REQUIRED),
         ("docs/handlers.md", "Lanes and timeouts", LANES),
         ("docs/quickstart.md", "Without Spark and Java", EXTRAS),
@@ -266,16 +266,15 @@ def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expect
 
 def test_the_inputs_of_signals_for_the_web_ui_are_ones_that_the_signals_take() -> None:
     """Each signal has its row, and each input makes the signal; to a pack the same one, for the ids beside it."""
-    types = {name: kind for kind, name in SIGNAL_NAMES.items()}
     rows = table("docs/web-ui.md", "Send a signal")
 
-    assert [name.strip("`") for name, _ in rows] == list(SIGNAL_NAMES.values())
+    assert [name.strip("`") for name, _ in rows] == list(VERBS)
     for name, text in ((row[0].strip("`"), row[1]) for row in rows):
         (written,) = re.findall(r"`([^`]+)`", text)
         given = json.loads(written)
-        wanted = types[name](**given)
+        wanted = VERBS[name](**given)
         assert read_steering(name, [{"ids": ["a"], **given}]) == PackSignal(["a"], wanted)
-        is_bare = all(f.default is not MISSING for f in fields(types[name]))
+        is_bare = all(f.default is not MISSING for f in fields(VERBS[name]))
         assert text.startswith("none, or ") is is_bare
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from shared.messages.signals import (
     Signal,
     Stop,
     UnreadableSignal,
+    make_signal,
     write_steering,
 )
 from shared.packs.entry import to_entry
@@ -38,6 +40,8 @@ from shared.temporal.converter import DATA_CONVERTER
 
 NOW = 1_795_262_400.123
 MOMENT = "2026-11-21T20:00:00Z"
+AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
+AT_TEXT = AT.isoformat()
 Reader = Callable[[Sequence[Any]], Any]
 
 SIGNALS: list[Signal] = [
@@ -103,6 +107,23 @@ def test_a_signal_is_read_as_it_was_sent(signal: Signal) -> None:
 
     assert read_signal(type(signal), sent) == read_signal(type(signal), [wire]) == signal
     assert read_steering(name, [write_steering(["a", "b"], signal, "t")]) == PackSignal(["a", "b"], signal, "t")
+
+
+MADE: list[tuple[str, dict[str, Any], Signal]] = [
+    ("run_now", {"reason": "because"}, RunNow("because")),
+    ("reschedule", {"due_at": AT, "reason": ""}, Reschedule(AT_TEXT)),
+    ("reprioritize", {"priority": 1, "due_at": None}, Reprioritize(1)),
+    ("reprioritize", {"priority": 1, "due_at": AT}, Reprioritize(1, AT_TEXT)),
+    ("revise", {"payload": None, "lane": None}, Revise(None)),
+    ("revise", {"payload": [1], "lane": "long", "if_due_before": AT}, Revise([1], lane="long", if_due_before=AT_TEXT)),
+    ("pull_forward", {"expected_due_at": AT}, PullForward(AT_TEXT)),
+]
+
+
+@pytest.mark.parametrize(("verb", "given_values", "signal"), MADE)
+def test_a_verb_makes_its_signal_of_what_is_given(verb: str, given_values: dict[str, Any], signal: Signal) -> None:
+    """Moments are written as on the wire; None is a payload, and elsewhere means that nothing is given."""
+    assert make_signal(verb, **given_values) == signal
 
 
 @pytest.mark.parametrize("kind", [RunNow, Pause, Resume, Stop])

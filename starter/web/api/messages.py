@@ -11,10 +11,9 @@ from starlette.responses import Response
 
 from activities.registry import envelope_rules
 from shared.errors import IdempotencyKeyReused, MessageAlive, PackNotServed, StandsStill
-from shared.messages import signals
 from shared.messages.envelope import Envelope, drop_nulls, parse_envelope
 from shared.messages.placement import workflow_id
-from shared.messages.signals import Signal
+from shared.messages.signals import VERBS, Signal, Stop, list_fields
 from shared.settings import Settings
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.message_view import to_document
@@ -42,7 +41,7 @@ from starter.web.requests import (
     read_object,
     read_query,
 )
-from starter.web.verbs import VERBS, list_fields, read_verb
+from starter.web.verbs import read_verb
 
 PATH = "/v1/messages/{kind}/{id}"
 VERSION_MAX = 2**53
@@ -153,7 +152,7 @@ async def show_message(request: Request) -> Response:
 async def stop_message(request: Request) -> Response:
     """Stop a message."""
     reason = read_query(request, ("reason",)).get("reason", "")
-    return await _send(request, "stop", signals.Stop(reason, idempotency_key=read_key(request)))
+    return await _send(request, "stop", Stop(reason, idempotency_key=read_key(request)))
 
 
 def _named(name: str) -> Any:
