@@ -23,7 +23,8 @@ from shared.errors import RetryLater
 from shared.messages.placement import PACK_WORKFLOW, Layout, pack_workflow_id
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
-from starter.steering.packs import Packs, iterate_packs
+from starter.steering.packs.packs import Packs
+from starter.steering.packs.reader import iterate_packs
 from starter.steering.repack import repack
 from starter.steering.stored.stored_pack import read_stored
 
@@ -248,7 +249,7 @@ class _Crowd:
         packs = Packs(self.client, Settings(task_queue_prefix=filling.queues))
         found: dict[int, tuple[int | None, float]] = {}
 
-        async for _, messages in packs.read_each(iterate_packs([(layout, index)]), [{}]):
+        async for _, messages in packs.reader.read_each(iterate_packs([(layout, index)]), [{}]):
             found |= {number_of(each.id): (None, each.due_at.timestamp()) for each in messages if each.due_at}
 
         for number in random.sample(members, min(ASKED, len(members))):

@@ -30,7 +30,8 @@ from starter.steering.message_view import (
     show,
     wait_until_it_rests,
 )
-from starter.steering.packs import Packs, PassOver
+from starter.steering.packs.packs import Packs
+from starter.steering.packs.reader import PassOver
 from starter.steering.selection import Selection
 from starter.steering.sender import NO_CHECKS, Sender, SignalCounts
 from starter.steering.status.listing import ListedMessage, to_listed

@@ -9,7 +9,9 @@ from temporalio.client import Client
 
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from starter.steering.packs import KNOWN, Pack, Packs, iterate_packs
+from starter.steering.packs.packs import Packs
+from starter.steering.packs.queries import Pack
+from starter.steering.packs.reader import KNOWN, iterate_packs
 from starter.steering.selection import Selection
 from starter.steering.status.listing import ListedMessage
 
@@ -52,7 +54,7 @@ def read_packed(
 ) -> Iterator[list[tuple[Any, ...]]]:
     """Give the rows of a range, many at a time; raises PackNotServed for a pack that only an absent worker knows."""
     lanes = accepted.get("lane")
-    reading = Packs(client, settings).read_each(iterate_packs(part.packs), part.requests)
+    reading = Packs(client, settings).reader.read_each(iterate_packs(part.packs), part.requests)
     rows: list[tuple[Any, ...]] = []
     while (found := runner.run(_next(reading))) is not None:
         (_, index), messages = found

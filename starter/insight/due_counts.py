@@ -17,7 +17,8 @@ from shared.errors import PackNotServed
 from shared.keepers.gates import KIND_GATE, LANE_GATE, GateClosure, implicit_gates
 from shared.messages.placement import Layout, pack_share
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
-from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Pack, Packs
+from starter.steering.packs.packs import ASK_SECONDS, ASKED_MAX, Packs
+from starter.steering.packs.queries import Pack
 from starter.steering.selection import Selection
 
 ALL = Selection()
@@ -211,7 +212,7 @@ async def _query_all(asker: Packs, packs: Sequence[Pack], edges: Sequence[float]
 
     async def query(layout: Layout, index: int) -> dict[str, list[int]] | None:
         try:
-            return (await asker.query(layout, index, "due", list(edges)))["lanes"]
+            return (await asker.queries.ask(layout, index, "due", list(edges)))["lanes"]
         except PackNotServed:
             return None
 

@@ -15,7 +15,7 @@ from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from shared.temporal.workflow_calls import find_workflow
 from starter.starting.queries import QUERY_TIMEOUT, query_or_none
 from starter.starting.start_request import USUAL_PRIORITY
-from starter.steering.packs import Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, state_of, to_listed
 

@@ -19,7 +19,8 @@ from shared.errors import GiveUp, PackNotServed, StandsStill
 from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import pack_of, pack_workflow_id
 from shared.temporal.connect import translate_rpc_errors
-from starter.steering.packs import Pack, Packs
+from starter.steering.packs.packs import Packs
+from starter.steering.packs.queries import Pack
 from starter.steering.selection import Selection
 from starter.steering.status.listing import ListedMessage, from_pack, to_listed
 from starter.steering.stored.read_ahead import read_ahead
@@ -147,7 +148,7 @@ class MessagePages:
         seconds = SILENT_SECONDS if layout.lane in self._silent else self._pack_seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self._packs.read_page(pack, self._selection.to_page_request() | wanted)
+                return await self._packs.reader.read_page(pack, self._selection.to_page_request() | wanted)
         except (PackNotServed, StandsStill) as exc:
             sentence = str(exc)
         except TimeoutError:

@@ -35,7 +35,7 @@ from starter.starting.calls import TaskPool
 from starter.starting.layouts import Layouts
 from starter.starting.queries import query_or_none
 from starter.starting.receipts import UNTOLD
-from starter.steering.packs import HistoryFull, Packs
+from starter.steering.packs.packs import HistoryFull, Packs
 from starter.steering.status.failing_workflows import to_standstill
 
 IDS_MAX = 500
@@ -182,7 +182,7 @@ class Sender:
         if not self._blocking_state:
             return missing, []
 
-        blocked = await self._packs.list_ids(group.layout, group.index, self._blocking_state)
+        blocked = await self._packs.reader.list_ids(group.layout, group.index, self._blocking_state)
         names = [workflow_id(group.kind, message_id) for message_id in group.ids if message_id in blocked]
         return missing, [self._sentence.format(name=name) for name in names]
 

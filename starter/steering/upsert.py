@@ -23,7 +23,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.queries import query_or_none
 from starter.starting.receipts import KEY_REUSED, Receipt, StartOutcome
-from starter.steering.packs import Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.sender import Sender, find_obstacle, is_solo_in
 
 

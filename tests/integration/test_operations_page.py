@@ -23,7 +23,7 @@ from shared.messages.signals import Reprioritize
 from shared.settings import Settings
 from starter.control import Control
 from starter.steering.keepers import GateControl
-from starter.steering.packs import ASKED_MAX
+from starter.steering.packs.packs import ASKED_MAX
 from starter.steering.pages import PACKS_ASKED
 from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts

@@ -36,8 +36,8 @@ from starter.starting import queries
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.queries import is_polled
-from starter.steering import packs
-from starter.steering.packs import Packs
+from starter.steering.packs import queries as pack_queries
+from starter.steering.packs.packs import Packs
 from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs, has_begun
@@ -244,7 +244,7 @@ async def test_a_receipt_that_was_forgotten_is_given_up_in_a_sentence(
         with pytest.raises(
             PackNotServed, match=rf"pack {kind}~0 on lane short has it, but did not tell within 0:00:02"
         ):
-            await asking.query(layout, 0, "receipt", "a token that no signal had")
+            await asking.queries.ask(layout, 0, "receipt", "a token that no signal had")
 
 
 @pytest.mark.long
@@ -252,7 +252,7 @@ async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
     settings: Settings, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody polls its lane and answers nothing, so that its task is lost over and over: that is no progress."""
-    monkeypatch.setattr(packs, "PATIENCE_SECONDS", 6.0)
+    monkeypatch.setattr(pack_queries, "PATIENCE_SECONDS", 6.0)
     monkeypatch.setattr(queries, "QUERY_TIMEOUT", SECOND)
     queue = task_queue(settings.task_queue_prefix, "short")
     request = PollWorkflowTaskQueueRequest(
@@ -273,7 +273,7 @@ async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
         layout = await Layouts(client, settings).find(kind)
         assert layout is not None
         with pytest.raises(PackNotServed, match=rf"pack {kind}~0 on lane short does not answer"):
-            await Packs(client, settings).query(layout, 0, "overview")
+            await Packs(client, settings).queries.ask(layout, 0, "overview")
     finally:
         polling.cancel()
         receipt.cancel()

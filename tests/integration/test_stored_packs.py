@@ -17,8 +17,7 @@ from shared.packs.counts import COUNTS_MEMO, read_counts
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
-from starter.steering import packs
-from starter.steering.packs import Packs
+from starter.steering.packs.queries import PackBusy, PackQueries
 from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts
 from starter.steering.stored import memo_counts
@@ -146,15 +145,15 @@ async def test_a_pack_that_is_busy_is_read_again_after_the_others(
         return Again(after=timedelta(hours=1))
 
     asked: list[bool] = []
-    query = Packs.query
+    ask = PackQueries.ask
 
-    async def query_later(self: Packs, *arguments: Any, is_patient: bool = True) -> dict[str, Any]:
+    async def ask_later(self: PackQueries, *arguments: Any, is_patient: bool = True) -> dict[str, Any]:
         asked.append(is_patient)
         if not is_patient and asked.count(False) == 1:
-            raise packs.PackBusy("a batch is at work")
-        return await query(self, *arguments, is_patient=is_patient)
+            raise PackBusy("a batch is at work")
+        return await ask(self, *arguments, is_patient=is_patient)
 
-    monkeypatch.setattr(Packs, "query", query_later)
+    monkeypatch.setattr(PackQueries, "ask", ask_later)
     async with serve(work, lanes=("short",)):
         ids = await fill(client, settings, kind)
         control = Control(client, settings)

@@ -87,7 +87,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 async def _follow(client: "Client", control: "Control", settings: Settings, args: argparse.Namespace) -> None:
-    from starter.steering.packs import Packs
+    from starter.steering.packs.packs import Packs
     from starter.steering.pages import MessagePages
 
     pages = MessagePages(client, Packs(client, settings), read_filter(args))

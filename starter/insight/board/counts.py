@@ -13,7 +13,7 @@ from shared.messages.placement import identity_of, kind_of_packs
 from shared.temporal.connect import CALL_TIMEOUT
 from starter.insight.board.status import ALL_KINDS, OTHER_KINDS, StateCounts
 from starter.insight.due_counts import INDEX_PAUSE_SECONDS
-from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Packs
+from starter.steering.packs.packs import ASK_SECONDS, ASKED_MAX, Packs
 from starter.steering.selection import Selection
 from starter.steering.stored.memo_counts import MessageCount
 

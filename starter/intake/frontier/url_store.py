@@ -37,7 +37,7 @@ from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import Receipt
 from starter.starting.start_request import first_entry
-from starter.steering.packs import Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.stored.read_ahead import read_ahead
 from starter.steering.stored.stored_pack import read_stored
 
@@ -169,7 +169,7 @@ class UrlStore:
 
     async def _query_pages(self, layout: Layout, index: int) -> AsyncIterator[dict[str, Any]]:
         after = ""
-        while page := (await self._packs.query(layout, index, "page", _PAGE | {"after": after}))["messages"]:
+        while page := (await self._packs.queries.ask(layout, index, "page", _PAGE | {"after": after}))["messages"]:
             for message in page:
                 yield message
             after = page[-1]["id"]

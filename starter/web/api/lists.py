@@ -13,7 +13,7 @@ from shared.keepers.gates import GateClosure, check_gate, read_closure
 from shared.messages.message import clip_reason
 from starter.insight.forecast import make_forecast
 from starter.steering.keepers import GateControl
-from starter.steering.packs import Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.pages import MessagePages
 from starter.web.api.openapi import FILTERS, TEXT, Endpoint, Operation, Parameter, describe_object
 from starter.web.documents import answer, find_api

@@ -18,7 +18,7 @@ from starter.insight.doctor.lanes import LaneWorkers
 from starter.insight.doctor.run_checks import examine_lanes
 from starter.insight.forecast import Forecast, make_forecast
 from starter.steering.keepers import GateControl, IdleControl, IdleStatus
-from starter.steering.packs import Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.pages import MessagePage, MessagePages
 from starter.steering.selection import Selection
 from starter.steering.stored.memo_counts import MessageCount
