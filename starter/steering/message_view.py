@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,10 +11,12 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from shared.errors import MessageNotFound
 from shared.messages.message import ENDS
 from shared.messages.placement import MESSAGE_WORKFLOW, Layout, pack_index, pack_workflow_id, workflow_id
+from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from shared.temporal.workflow_calls import find_workflow
 from starter.starting.queries import QUERY_TIMEOUT, query_or_none
 from starter.starting.start_request import USUAL_PRIORITY
+from starter.steering.keepers import GateControl, describe_implicit
 from starter.steering.packs.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, state_of, to_listed
@@ -22,6 +24,7 @@ from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from
 HAS_ENDED = frozenset({*ENDS, *ENDED_OTHERWISE.values()})
 RESTS = HAS_ENDED | {"parked"}
 """States in which nothing more happens to a message unless somebody acts."""
+NO_WAIT = timedelta(0)
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 PAUSE_GROWTH = 1.4
@@ -104,107 +107,131 @@ def _read_moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace(" UTC", "Z"))
 
 
-async def look_up(client: Client, packs: Packs, kind: str, message_id: str) -> ListedMessage:
-    """Look up one message, see `Control.look_up`."""
-    if (layout := await packs.layouts.find(kind)) is not None:
-        return (await _show_packed(client, packs, layout, message_id)).listed
-    return await to_listed(await _describe(client, kind, message_id))
+class MessageViews:
+    """Tells what is known of one message, alive or finished, asking the server, the message itself or its pack."""
 
+    def __init__(self, client: Client, settings: Settings, packs: Packs) -> None:
+        self._client = client
+        self._packs = packs
+        self._gates = GateControl(client, settings)
 
-async def find_owner(client: Client, packs: Packs, kind: str, message_id: str) -> MessageOwner:
-    """Find whose a message is, see `Control.find_owner`."""
-    if (layout := await packs.layouts.find(kind)) is not None:
-        status = await _read_packed(packs, layout, message_id)
-        return MessageOwner(status["tenant"], has_ended=status["state"] in ENDS)
-    described = await _describe(client, kind, message_id)
-    # a start writes the tenant as the key of fairness, which the server tells also while no worker runs
-    priority = described.raw_description.workflow_execution_info.priority
-    return MessageOwner(priority.fairness_key, has_ended=state_of(described) in HAS_ENDED)
+    async def look_up(self, kind: str, message_id: str) -> ListedMessage:
+        """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
+        if (layout := await self._packs.layouts.find(kind)) is not None:
+            return (await self._show_packed(layout, message_id)).listed
+        return await to_listed(await self._describe(kind, message_id))
 
+    async def find_owner(self, kind: str, message_id: str) -> MessageOwner:
+        """Find whose a message is; without a worker only one with a workflow of its own tells, else PackNotServed."""
+        if (layout := await self._packs.layouts.find(kind)) is not None:
+            status = await self._read_packed(layout, message_id)
+            return MessageOwner(status["tenant"], has_ended=status["state"] in ENDS)
 
-async def show(client: Client, packs: Packs, kind: str, message_id: str) -> MessageView:
-    """Show one message, see `Control.show`."""
-    if (layout := await packs.layouts.find(kind)) is not None:
-        return await _show_packed(client, packs, layout, message_id)
+        described = await self._describe(kind, message_id)
+        # a start writes the tenant as the key of fairness, which the server tells also while no worker runs
+        priority = described.raw_description.workflow_execution_info.priority
+        return MessageOwner(priority.fairness_key, has_ended=state_of(described) in HAS_ENDED)
 
-    handle = client.get_workflow_handle(workflow_id(kind, message_id))
-    described, status = await asyncio.gather(_describe(client, kind, message_id), query_or_none(handle, "status"))
-    told = status
-    if status is not None and "decisions" not in status:  # a worker of an older version
-        told = await query_or_none(handle, "explain")
+    async def show(self, kind: str, message_id: str, *, wait: timedelta = NO_WAIT) -> MessageView:
+        """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed.
 
-    listed = await to_listed(described)
-    ended = None
-    note = ""
+        With `wait` it is shown once it has ended or is parked, or else, as it then is, when that time is over.
+        """
+        if wait > NO_WAIT:
+            await self._wait_until_it_rests(kind, message_id, wait)
 
-    if described.status is WorkflowExecutionStatus.COMPLETED:
+        now = time.time()
+        gates = asyncio.create_task(self._gates.fetch_implicit(now))
+
+        try:
+            view = await self._show(kind, message_id)
+            if view.listed.state in RESTS:
+                return view
+            tenant = (view.status or {}).get("tenant", "")
+            return replace(view, gate=describe_implicit(await gates, kind, view.listed.lane, tenant, now))
+        finally:
+            gates.cancel()
+
+    async def _wait_until_it_rests(self, kind: str, message_id: str, wait: timedelta) -> None:
+        """Wait until a message has ended or is parked, but no longer than `wait`; asked ever less often meanwhile."""
+        pause = FIRST_PAUSE_SECONDS
+        deadline = time.monotonic() + wait.total_seconds()
+        while (await self.look_up(kind, message_id)).state not in RESTS:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * PAUSE_GROWTH, LONGEST_PAUSE_SECONDS)
+
+    async def _show(self, kind: str, message_id: str) -> MessageView:
+        if (layout := await self._packs.layouts.find(kind)) is not None:
+            return await self._show_packed(layout, message_id)
+        return await self._show_solo(kind, message_id)
+
+    async def _show_solo(self, kind: str, message_id: str) -> MessageView:
+        handle = self._client.get_workflow_handle(workflow_id(kind, message_id))
+        described, status = await asyncio.gather(self._describe(kind, message_id), query_or_none(handle, "status"))
+        told = status
+        if status is not None and "decisions" not in status:  # a worker of an older version
+            told = await query_or_none(handle, "explain")
+
+        listed = await to_listed(described)
+        ended = None
+        note = ""
+
+        if described.status is WorkflowExecutionStatus.COMPLETED:
+            with translate_rpc_errors():
+                run = self._client.get_workflow_handle(described.id, run_id=described.run_id)
+                ended = await run.result(rpc_timeout=CALL_TIMEOUT)
+
+        if status is None:
+            failing = await to_standstill(self._client, described)
+            unserved = f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s"
+            note = unserved if failing is None else failing.describe()
+
+        decisions: list[Any] = [] if told is None else told["decisions"]
+        return MessageView(
+            listed=listed,
+            status=status,
+            ended=ended,
+            decisions=decisions,
+            priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
+            history_length=described.history_length,
+            lives_in=described.id,
+            note=note,
+        )
+
+    async def _show_packed(self, layout: Layout, message_id: str) -> MessageView:
+        status = await self._read_packed(layout, message_id)
+        home = pack_workflow_id(layout.kind, pack_index(message_id, layout.packs))
+        described = await self._client.get_workflow_handle(home).describe()
+        is_over = status["state"] in ENDS
+
+        ended = {name: status[name] for name in ("state", "version", "result")} if is_over else None
+        return MessageView(
+            listed=from_status(status),
+            status=status,
+            is_payload_kept=not is_over or status["payload"] is not None,
+            ended=ended,
+            decisions=status["decisions"],
+            priority=status["priority"],
+            history_length=described.history_length,
+            lives_in=described.id,
+        )
+
+    async def _read_packed(self, layout: Layout, message_id: str) -> dict[str, Any]:
+        status = await self._packs.status(layout, pack_index(message_id, layout.packs), message_id)
+        if status is None:
+            raise unknown_message(layout.kind, message_id)
+        return status
+
+    async def _describe(self, kind: str, message_id: str) -> WorkflowExecutionDescription:
         with translate_rpc_errors():
-            run = client.get_workflow_handle(described.id, run_id=described.run_id)
-            ended = await run.result(rpc_timeout=CALL_TIMEOUT)
-
-    if status is None:
-        failing = await to_standstill(client, described)
-        unserved = f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s"
-        note = unserved if failing is None else failing.describe()
-
-    decisions: list[Any] = [] if told is None else told["decisions"]
-    return MessageView(
-        listed=listed,
-        status=status,
-        ended=ended,
-        decisions=decisions,
-        priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
-        history_length=described.history_length,
-        lives_in=described.id,
-        note=note,
-    )
-
-
-async def wait_until_it_rests(client: Client, packs: Packs, kind: str, message_id: str, wait: timedelta) -> None:
-    """Wait until a message has ended or is parked, but no longer than `wait`; asked ever less often meanwhile."""
-    pause = FIRST_PAUSE_SECONDS
-    deadline = time.monotonic() + wait.total_seconds()
-    while (await look_up(client, packs, kind, message_id)).state not in RESTS:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        await asyncio.sleep(min(pause, left))
-        pause = min(pause * PAUSE_GROWTH, LONGEST_PAUSE_SECONDS)
-
-
-async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id: str) -> MessageView:
-    status = await _read_packed(packs, layout, message_id)
-    home = pack_workflow_id(layout.kind, pack_index(message_id, layout.packs))
-    described = await client.get_workflow_handle(home).describe()
-    is_over = status["state"] in ENDS
-
-    ended = {name: status[name] for name in ("state", "version", "result")} if is_over else None
-    return MessageView(
-        listed=from_status(status),
-        status=status,
-        is_payload_kept=not is_over or status["payload"] is not None,
-        ended=ended,
-        decisions=status["decisions"],
-        priority=status["priority"],
-        history_length=described.history_length,
-        lives_in=described.id,
-    )
-
-
-async def _read_packed(packs: Packs, layout: Layout, message_id: str) -> dict[str, Any]:
-    status = await packs.status(layout, pack_index(message_id, layout.packs), message_id)
-    if status is None:
-        raise unknown_message(layout.kind, message_id)
-    return status
-
-
-async def _describe(client: Client, kind: str, message_id: str) -> WorkflowExecutionDescription:
-    with translate_rpc_errors():
-        described = await find_workflow(client, workflow_id(kind, message_id))
-    # a workflow of another application may have any name, and answers as it likes
-    if described is None or described.workflow_type != MESSAGE_WORKFLOW:
-        raise unknown_message(kind, message_id)
-    return described
+            described = await find_workflow(self._client, workflow_id(kind, message_id))
+        # a workflow of another application may have any name, and answers as it likes
+        if described is None or described.workflow_type != MESSAGE_WORKFLOW:
+            raise unknown_message(kind, message_id)
+        return described
 
 
 def unknown_message(kind: str, message_id: str) -> MessageNotFound:

@@ -1,45 +1,27 @@
 """Control: the Python API that starts, steers, lists and shows messages; the command line uses it too."""
 
-import asyncio
-import math
-import time
+import functools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
-from dataclasses import replace
-from datetime import datetime, timedelta
-from functools import cached_property
+from datetime import datetime
 from typing import Any
 
 from temporalio.client import Client
 
-from activities.registry import Registry, declared_packs, envelope_rules, load_registry, payload_checks
-from shared.errors import IdempotencyKeyReused, MessageAlive, PackNotServed, RetryLater, StartRefused
-from shared.messages.envelope import Envelope, parse_envelope
-from shared.messages.message import ENDS
+from activities.registry import Registry, load_registry, payload_checks
+from shared.messages.envelope import Envelope
 from shared.messages.signals import Revise, Signal, make_signal
 from shared.settings import Settings
-from shared.temporal.connect import translate_rpc_errors
-from starter.starting.bulk import BulkStarter
-from starter.starting.receipts import KEY_REUSED, Receipt, StartOutcome
-from starter.steering.keepers import GateControl, describe_implicit
-from starter.steering.message_view import (
-    RESTS,
-    MessageOwner,
-    MessageView,
-    find_owner,
-    look_up,
-    show,
-    wait_until_it_rests,
-)
+from starter.control.lists import MessageLists
+from starter.control.message_starter import MessageStarter
+from starter.starting.receipts import Receipt
+from starter.steering.message_view import MessageViews
 from starter.steering.packs.packs import Packs
 from starter.steering.packs.reader import PassOver
 from starter.steering.selection import Selection
 from starter.steering.sender import NO_CHECKS, Sender, SignalCounts
-from starter.steering.status.listing import ListedMessage, to_listed
+from starter.steering.status.listing import ListedMessage
 from starter.steering.stored.memo_counts import MessageCount
-from starter.steering.upsert import UpsertConditions, UpsertSender
-
-PAGE_SIZE = 500
-NO_WAIT = timedelta(0)
+from starter.steering.upsert import UpsertConditions
 
 
 class Control:
@@ -57,21 +39,17 @@ class Control:
     def __init__(self, client: Client, settings: Settings, registry: Registry | None = None) -> None:
         self._client = client
         self._settings = settings
-        self._registry = registry
+        # only what needs the handlers loads them, because that takes a while
+        self._load_kinds = functools.cache(lambda: registry or load_registry(settings))
         self._packs = Packs(client, settings)
+        self._starter = MessageStarter(client, settings, self._packs, self._load_kinds)
+        self._lists = MessageLists(client, self._packs)
 
-    @cached_property
-    def _starter(self) -> BulkStarter:
-        packs = declared_packs(self._kinds)
-        return BulkStarter(self._client, self._settings, restarts_finished=True, encodings=packs)
-
-    @cached_property
-    def _upsert_sender(self) -> UpsertSender:
-        return UpsertSender(self._client, self._settings, self._packs, declared_packs(self._kinds))
-
-    @cached_property
-    def _kinds(self) -> Registry:
-        return self._registry or load_registry(self._settings)
+        # the methods that tell of one message, as they are
+        views = MessageViews(client, settings, self._packs)
+        self.look_up = views.look_up
+        self.find_owner = views.find_owner
+        self.show = views.show
 
     async def start(self, request: Envelope | Mapping[str, Any]) -> Receipt[None]:
         """Start one message, also one that has finished, and return its receipt, whose outcome is STARTED.
@@ -82,15 +60,7 @@ class Control:
         does not answer within the setting `patience`. With an idempotency key a repeated start is the first one;
         IdempotencyKeyReused is raised when the key came with another body before.
         """
-        envelope = self._check(request)
-        receipt = await self._starter.start(envelope, None)
-        if receipt.outcome is StartOutcome.ALREADY_RUNNING:
-            raise MessageAlive(receipt.workflow_id, receipt.run_id)
-        if receipt.outcome is not StartOutcome.STARTED:
-            raise _to_error(receipt, envelope)
-
-        self._packs.layouts.forget(envelope.kind)  # it may have been the first of its kind
-        return receipt
+        return await self._starter.start(request)
 
     async def upsert(
         self,
@@ -109,17 +79,7 @@ class Control:
         With a condition nothing is started: MessageNotFound is raised when the message is not alive, ConditionUnmet
         when it is at another version or not due before that moment. Everything else is raised as by `start`.
         """
-        envelope = self._check(request)
-        receipt = await self._upsert_sender.upsert(envelope, UpsertConditions(if_version, if_due_before))
-        if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED):
-            raise _to_error(receipt, envelope)
-
-        self._packs.layouts.forget(envelope.kind)
-        return receipt
-
-    def _check(self, request: Envelope | Mapping[str, Any]) -> Envelope:
-        fields = request.model_dump() if isinstance(request, Envelope) else request
-        return parse_envelope(fields, envelope_rules(self._settings, self._kinds))
+        return await self._starter.upsert(request, UpsertConditions(if_version, if_due_before))
 
     async def run_now(self, kind: str, message_id: str, reason: str = "") -> str:
         """Run as soon as a worker is free; a parked message gets fresh attempts."""
@@ -175,54 +135,34 @@ class Control:
         await self._make_sender(signal, is_named=are_named).send_to_each(names, tally)
 
     def _make_sender(self, signal: Signal, *, is_named: bool) -> Sender:
-        # only a revision needs the handlers, which take a while to load
-        checks = payload_checks(self._kinds) if isinstance(signal, Revise) else NO_CHECKS
+        checks = payload_checks(self._load_kinds()) if isinstance(signal, Revise) else NO_CHECKS
         return Sender(self._client, self._settings, self._packs, signal, is_named=is_named, checks=checks)
 
-    async def list(
+    def list(
         self, selection: Selection, limit: int | None = None, pass_over: PassOver | None = None
     ) -> AsyncIterator[ListedMessage]:
         """List at most `limit` of a selection: from the index, which lags, newest start first, then from the packs.
 
         A pack that can't be read is an error; with `pass_over` it is left out, and that gets a sentence about it.
         """
-        left = math.inf if limit is None else limit
-        with translate_rpc_errors():
-            async for execution in self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE):
-                left -= 1
-                yield await to_listed(execution)
+        return self._lists.list(selection, limit, pass_over)
 
-        if left > 0:
-            async for listed in self._packs.iterate(selection, pass_over):
-                yield listed
-                left -= 1
-                if left <= 0:
-                    return
-
-    async def list_known(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+    def list_known(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         """Give (id, state) of each message of a kind that is alive, or finished and remembered, in any order.
 
         One that ends meanwhile may come twice, the second time as finished.
         """
-        if await self._packs.layouts.find(kind) is not None:
-            async for known in self._packs.iterate_known(kind):
-                yield known
-            return
-        for state in (None, *ENDS):  # without a state, those that are alive
-            async for listed in self.list(Selection(kind=kind, state=state)):
-                yield listed.id, listed.state
+        return self._lists.list_known(kind)
 
-    async def names(
+    def names(
         self, selection: Selection, keep: Callable[[ListedMessage], bool] = lambda _: True
     ) -> AsyncIterator[tuple[str, str]]:
         """Give (kind, id) of every message of a selection for which `keep` is true."""
-        async for listed in self.list(selection):
-            if keep(listed):
-                yield listed.kind, listed.id
+        return self._lists.names(selection, keep)
 
     async def count(self, selection: Selection) -> int:
         """Count a selection, in the index and in the packs."""
-        return await self._count_solo(selection) + await self._packs.count(selection)
+        return await self._lists.count(selection)
 
     async def estimate(self, selection: Selection) -> MessageCount:
         """Count a selection as exactly as is cheap.
@@ -230,49 +170,4 @@ class Control:
         Exact up to 200 packs that answer within ten seconds; more packs, and those that no worker serves, are counted
         about, by the counts in their memos. Messages that have finished are always counted exactly, as by `count`.
         """
-        packed = await self._packs.estimate(selection)
-        return replace(packed, number=packed.number + await self._count_solo(selection))
-
-    async def _count_solo(self, selection: Selection) -> int:
-        with translate_rpc_errors():
-            return (await self._client.count_workflows(selection.to_query())).count
-
-    async def look_up(self, kind: str, message_id: str) -> ListedMessage:
-        """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
-        return await look_up(self._client, self._packs, kind, message_id)
-
-    async def find_owner(self, kind: str, message_id: str) -> MessageOwner:
-        """Find whose a message is; without a worker only one with a workflow of its own tells, else PackNotServed."""
-        return await find_owner(self._client, self._packs, kind, message_id)
-
-    async def show(self, kind: str, message_id: str, *, wait: timedelta = NO_WAIT) -> MessageView:
-        """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed.
-
-        With `wait` it is shown once it has ended or is parked, or else, as it then is, when that time is over.
-        """
-        if wait > NO_WAIT:
-            await wait_until_it_rests(self._client, self._packs, kind, message_id, wait)
-
-        now = time.time()
-        gates = asyncio.create_task(GateControl(self._client, self._settings).fetch_implicit(now))
-
-        try:
-            view = await show(self._client, self._packs, kind, message_id)
-            if view.listed.state in RESTS:
-                return view
-            tenant = (view.status or {}).get("tenant", "")
-            return replace(view, gate=describe_implicit(await gates, kind, view.listed.lane, tenant, now))
-        finally:
-            gates.cancel()
-
-
-def _to_error(receipt: Receipt[None], envelope: Envelope) -> Exception:
-    name = receipt.workflow_id
-    reason = receipt.reason
-    if reason == KEY_REUSED:
-        return IdempotencyKeyReused(envelope.idempotency_key)
-    if receipt.outcome is StartOutcome.REJECTED:
-        return StartRefused(f"{name} was not started: {reason}")
-    if receipt.run_id:  # the run of its pack, which has received the message
-        return PackNotServed(f"{name} has not been started yet: {reason}")
-    return RetryLater(f"{name} was not started: {reason}")
+        return await self._lists.estimate(selection)
