@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from shared.lanes import LANES
 from shared.settings import add_handler_folder, load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import EXIT_OK, StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
+from worker.options import add_worker_options
 from worker.processes import serve
 
 logger = logging.getLogger(__name__)
@@ -24,12 +24,7 @@ logger = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve as flags and environment say; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
-    add = parser.add_argument
-    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", type=int, help="processes; one per core, as far as quota and memory go, when left out")
-    add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
-    add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
-    add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")
+    add_worker_options(parser)
     flags = parser.parse_args(arguments)
 
     def run() -> int:

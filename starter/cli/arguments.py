@@ -196,11 +196,6 @@ def read_filter(args: argparse.Namespace) -> Selection:
     return Selection(kind=args.kind, lane=args.lane, state=args.state, due_before=args.due_before)
 
 
-def add_health(parser: CommandParser, pages: str) -> None:
-    parser.add_argument("--health-port", metavar="PORT", type=port, help=f"answer {pages} there; 0 takes a free one")
-    parser.add_argument("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
-
-
 def add_field_refs(group: Any) -> None:
     for name in FIELD_REFS:
         group.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")

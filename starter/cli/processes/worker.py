@@ -2,18 +2,14 @@
 
 import argparse
 
-from shared.lanes import LANES
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, SECONDS, Commands, add_health
+from starter.cli.arguments import Commands, count, number, port
+from worker.options import add_worker_options
 
 
 def add(commands: Commands) -> None:
     parser = commands.add("worker", _run, "run handlers until SIGTERM or Ctrl-C, then drain", prints_data=False)
-    add = parser.add_argument
-    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", **COUNT, help="processes; one per core, as far as quota and memory go, when left out")
-    add("--drain-seconds", **SECONDS, default=30.0, help="what handlers at work get to finish (30)")
-    add_health(parser, "/healthz and /readyz")
+    add_worker_options(parser, count=count, seconds=number, port=port)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:

@@ -13,7 +13,7 @@ from starter.cli.arguments import (
     SECONDS,
     Commands,
     add_field_refs,
-    add_health,
+    port,
     read_format,
     read_mapping,
     read_seconds,
@@ -21,6 +21,7 @@ from starter.cli.arguments import (
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import drain_at_signal
 from starter.local.terminal import echo_err
+from worker.options import add_health_options
 
 if TYPE_CHECKING:
     from starter.intake.bridge.bridge import Bridge, BridgeOptions
@@ -58,7 +59,7 @@ def add(commands: Commands) -> None:
     add("--due-since", **MOMENT, help="leave out schedules whose moment is before then: others have sent them")
     add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
     add("--session-seconds", **SECONDS, default=30.0, help="silent for so long, a bridge is dead (30)")
-    add_health(parser, "/healthz, /readyz and /status")
+    add_health_options(parser, "/healthz, /readyz and /status", port)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import InvalidSetting, check_extra
 from shared.messages.encoding import PACKS_MAX
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, SECONDS, Commands, add_health, read_seconds
+from starter.cli.arguments import COUNT, SECONDS, Commands, port, read_seconds
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import drain_at_signal
 from starter.local.terminal import echo_err
+from worker.options import add_health_options
 
 if TYPE_CHECKING:
     from starter.intake.frontier.frontier import Frontier, FrontierOptions
@@ -52,7 +53,7 @@ def add(commands: Commands) -> None:
     add("--packs", **COUNT, default=PACKS, help=packs_help)
     add("--buffer", **COUNT, default=BUFFER, help=f"most URLs that wait in memory to be fetched ({BUFFER:,})")
     add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
-    add_health(parser, "/healthz, /readyz and /status")
+    add_health_options(parser, "/healthz, /readyz and /status", port)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:

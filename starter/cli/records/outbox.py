@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, check_extra
 from shared.settings import Settings, find_secret
-from starter.cli.arguments import SECONDS, CommandParser, Commands, add_health, read_seconds
+from starter.cli.arguments import SECONDS, CommandParser, Commands, port, read_seconds
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import drain_at_signal
 from starter.intake.outbox.table import TABLE, OutboxTable
 from starter.local.terminal import echo_err, plural
+from worker.options import add_health_options
 
 if TYPE_CHECKING:
     from starter.intake.outbox.connection import OutboxConnection
@@ -33,7 +34,7 @@ def add(commands: Commands) -> None:
     add("--once", action="store_true", help="end when no row is left that can be taken")
     add("--poll-seconds", **SECONDS, default=5.0, help="look so often though nothing tells of new rows (5)")
     add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
-    add_health(parser, "/healthz, /readyz and /status")
+    add_health_options(parser, "/healthz, /readyz and /status", port)
 
 
 def add_connection(parser: CommandParser) -> None:
