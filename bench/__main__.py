@@ -13,7 +13,7 @@ import sys
 import bench
 from bench.harness import CLUSTER_OPTION, BadArgument
 from shared.errors import Misconfigured
-from starter.cli.exit_codes import FINE, INTERRUPTED, WRONG
+from shared.exit import FINE, INTERRUPTED, WRONG
 from starter.cli.interruption import run_until_signal
 
 NO_SCENARIO = {

@@ -23,8 +23,8 @@ from chaos.report import print_summary, to_document, write_json
 from chaos.run import ChaosOptions, run_chaos
 from chaos.workload import Sizes
 from shared.errors import DormiceError, InvalidSetting
+from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
 from starter.cli.arguments import CommandParser, count
-from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
 from starter.local.terminal import echo_err
 
 DESCRIPTION = """\

@@ -12,7 +12,7 @@ from chaos.ledger import Ledger, What
 from chaos.processes import ProgramPart
 from chaos.workload import make_envelope
 from shared.errors import RetryLater
-from starter.cli.exit_codes import FINE
+from shared.exit import FINE
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java options: a process of some minutes ends before better compilation pays off."""

@@ -12,9 +12,8 @@ from pathlib import Path
 from cluster.cluster import SHARDS, Cluster, find_folder
 from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
-from shared.stop_signals import find_stop_signals
+from shared.exit import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of, find_stop_signals
 from starter.cli.arguments import CommandParser, count
-from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
 from starter.local.terminal import echo_err, print_fields, print_json
 
 

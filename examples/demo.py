@@ -28,9 +28,9 @@ from examples.ledger import LEDGER_VARIABLE, Ledger, audit, quantile
 from examples.site import run_site
 from examples.starting import TOPIC, Gate, open_gate, start_directly, start_with_spark
 from shared.errors import DormiceError
+from shared.exit import INTERRUPTED
 from shared.messages.envelope import Envelope
 from shared.messages.placement import workflow_id
-from starter.cli.exit_codes import INTERRUPTED
 from starter.cli.interruption import call_at_signals
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import check_extras

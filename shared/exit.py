@@ -1,4 +1,6 @@
-"""Exit codes: their meanings for scripts, and which error leads to which."""
+"""Exit of a process: the signals that ask for it, and the codes that it leaves with, with what they mean."""
+
+import signal
 
 from shared.errors import DormiceError, MessageNotFound, RetryLater
 
@@ -26,6 +28,13 @@ MEANINGS = {
 
 
 def code_of(error: DormiceError) -> int:
+    """Give the exit code of a command that an error ends."""
     if isinstance(error, MessageNotFound):
         return PARTLY
     return UNREACHABLE if isinstance(error, RetryLater) else WRONG
+
+
+def find_stop_signals() -> tuple[signal.Signals, ...]:
+    """Give the signals that ask this process to end; SIGHUP (terminal closed) unless it is ignored, as by `nohup`."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hang_up)

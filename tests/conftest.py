@@ -26,10 +26,10 @@ from activities.registry import Registry
 from bench.serving import run_plan
 from cluster.cluster import Cluster, find_folder
 from examples.ledger import LEDGER_VARIABLE, Ledger
+from shared.exit import find_stop_signals
 from shared.lanes import LANES
 from shared.messages.envelope import Envelope
 from shared.settings import ENV_PREFIX, Settings
-from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry
 from spark.session.session import build_session
 from spark.source.source import packages_for

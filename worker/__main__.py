@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from shared.exit import FINE
 from shared.settings import add_handler_folder, load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
-from worker.main import EXIT_OK, StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
+from worker.main import StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
 from worker.options import add_worker_options
 from worker.processes import serve
 
@@ -44,7 +45,7 @@ def run_child(descriptor: int) -> NoReturn:
         with parent.makefile("rb") as stream:
             options: WorkerOptions = pickle.load(stream)  # noqa: S301 — from our own parent, over a private socket
     except (EOFError, ConnectionError):
-        leave(EXIT_OK)  # the parent is gone already
+        leave(FINE)  # the parent is gone already
 
     def run() -> int:
         set_up_logs(options.settings)

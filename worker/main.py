@@ -23,10 +23,10 @@ from temporalio.worker import Worker
 
 from activities.handlers.webhook.signature import read_signing_keys
 from activities.registry import Registry, load_registry
-from shared.errors import DormiceError, InvalidSetting, RetryLater, ServerUnreachable
+from shared.errors import DormiceError, InvalidSetting, ServerUnreachable
+from shared.exit import FINE, INTERRUPTED, PARTLY, code_of, find_stop_signals
 from shared.lanes import LANES
 from shared.settings import Settings
-from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry, start_telemetry
 from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
@@ -46,12 +46,6 @@ from worker.run import WorkerPlan, run_workers
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_MISCONFIGURED = 2
-EXIT_UNREACHABLE = 3
-EXIT_AT_ONCE = 130
 
 START_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
@@ -155,11 +149,11 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
 
     def overrun() -> None:
         begin_anew_if_stuck()
-        leave(EXIT_FAILED, "drain time is over and handlers still run: leaving")
+        leave(PARTLY, "drain time is over and handlers still run: leaving")
 
     order = StopRequest(runner.get_loop(), options.drain + HAND_BACK, overrun)
     stuck = StuckRuns(order.give)
-    at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
+    at_once = functools.partial(leave, INTERRUPTED, "second signal: leaving at once")
     second = at_once if follow_parent is None else end
     signals = take_signals(end, second)
     telling = start_telemetry(options.settings, "dormice-worker")
@@ -167,7 +161,7 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
         running = _take_signals_and_run(signals, _run(options, order, telemetry, follow_parent))
         code = run_unstoppably(runner.get_loop(), running)
     begin_anew_if_stuck()
-    return EXIT_FAILED if stuck.is_found else code
+    return PARTLY if stuck.is_found else code
 
 
 async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coroutine[Any, Any, int]) -> int:
@@ -185,7 +179,7 @@ async def _run(
     async with open_endpoint(options.health_address, readiness.report):
         prepared = await order.unless_given(prepare(options.settings, telemetry.core))
         if prepared is None:
-            return EXIT_OK
+            return FINE
         client, registry = prepared
         await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
         await order.unless_given(begin_leaders(client, options.settings, options.lanes))
@@ -194,7 +188,7 @@ async def _run(
         )
         await serve_lanes(client, plan, order, readiness)
 
-    return EXIT_OK
+    return FINE
 
 
 async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tuple[Client, Registry]:
@@ -315,10 +309,10 @@ def to_exit_code(run: Callable[[], int]) -> int:
         return run()
     except DormiceError as exc:
         sys.stderr.write(f"dormice: {exc}\n")
-        return EXIT_UNREACHABLE if isinstance(exc, RetryLater) else EXIT_MISCONFIGURED
+        return code_of(exc)
     except Exception:
         logger.exception("worker failed", extra={"action": "worker_failed"})
-        return EXIT_FAILED
+        return PARTLY
 
 
 def leave(code: int, farewell: str = "") -> NoReturn:

@@ -15,14 +15,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, WRONG
 from shared.telemetry.sdk import check_ports, shift_port
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
-    EXIT_AT_ONCE,
-    EXIT_FAILED,
-    EXIT_MISCONFIGURED,
-    EXIT_OK,
-    EXIT_UNREACHABLE,
     HAND_BACK,
     StopRequest,
     WorkerOptions,
@@ -74,10 +70,10 @@ def _run_parent(options: WorkerOptions) -> int:
             child.kill()
         leave(code, farewell)
 
-    overrun = functools.partial(end_all, EXIT_FAILED, "drain time is over and processes still run: leaving")
+    overrun = functools.partial(end_all, PARTLY, "drain time is over and processes still run: leaving")
     # the children's own limit comes first; this one is for a child that can't end itself
     order = StopRequest(runner.get_loop(), options.drain + 2 * HAND_BACK, overrun)
-    at_once = functools.partial(end_all, EXIT_AT_ONCE, "second signal: leaving at once")
+    at_once = functools.partial(end_all, INTERRUPTED, "second signal: leaving at once")
     signals = take_signals(order.give, at_once)
     with contextlib.closing(order), signals, contextlib.closing(runner):
         return runner.run(_Parent(options, order, children).run())
@@ -96,11 +92,11 @@ class _Parent:
             check_ports(self._options.settings.telemetry_prometheus, len(self._children))
             # the temporal runtime does not survive a fork, so children are new interpreters that connect themselves
             if await self._order.unless_given(prepare(self._options.settings)) is None:
-                return EXIT_OK
+                return FINE
             codes = await asyncio.gather(*(self._keep(child) for child in self._children))
-        if EXIT_MISCONFIGURED in codes:
-            return EXIT_MISCONFIGURED
-        return EXIT_FAILED if any(codes) else EXIT_OK
+        if WRONG in codes:
+            return WRONG
+        return PARTLY if any(codes) else FINE
 
     def report(self) -> Report:
         reports = [child.report() for child in self._children]
@@ -124,12 +120,12 @@ class _Parent:
             if pause is None:
                 logger.error("worker process keeps dying: giving up", extra={"action": "worker_gave_up", **fields})
                 self._order.give()
-                return EXIT_MISCONFIGURED if code == EXIT_MISCONFIGURED else EXIT_FAILED
+                return WRONG if code == WRONG else PARTLY
 
             logger.warning("worker process died", extra={"action": "worker_died", "pause": pause, **fields})
             await self._order.unless_given(asyncio.sleep(pause))
             if self._order.is_given:
-                return EXIT_OK
+                return FINE
 
 
 class ChildProcess:
@@ -154,7 +150,7 @@ class ChildProcess:
         except OSError as exc:
             fields = {"action": "process_not_started", "number": self.number, "reason": str(exc)}
             logger.error("worker process can't be started", extra=fields)  # noqa: TRY400 — the reason says it all
-            return EXIT_FAILED
+            return PARTLY
 
         self._process = process
         fields = {"action": "process_started", "number": self.number, "pid": process.pid}
@@ -211,9 +207,9 @@ class ChildProcess:
 
     def next_pause(self, code: int, now: float) -> float | None:
         """Return the seconds to wait before the next start; None: too many deaths, or a person must act first."""
-        if code == EXIT_MISCONFIGURED:
+        if code == WRONG:
             return None
-        if code == EXIT_UNREACHABLE:
+        if code == UNREACHABLE:
             return UNREACHABLE_PAUSE.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
 
         self._deaths.append(now)

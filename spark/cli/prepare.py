@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shared.exit import FINE, PARTLY
 from shared.settings import Settings
 from spark.cli.session import add_session, open_session, read_conf, read_pairs
 from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_row_mapping, read_row_mapping
-from starter.cli.exit_codes import FINE, PARTLY
 from starter.intake.files.duplicates import DUPLICATE_RULES
 from starter.local.terminal import echo_err, plural, print_json, print_table
 

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shared.exit import FINE, PARTLY
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.connection import open_control
-from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_beside, run_interruptibly
 from starter.local.terminal import echo_err, plural, print_json, print_table
 

@@ -2,10 +2,10 @@
 
 import argparse
 
+from shared.exit import FINE
 from shared.settings import Settings
 from spark.cli.session import add_session, open_session, read_conf
 from starter.cli.arguments import Commands
-from starter.cli.exit_codes import FINE
 from starter.cli.operations.rehearse import REHEARSE_HELP, add_rehearsal, read_columns, read_options, report
 
 

@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
+from shared.exit import FINE
 from shared.settings import Settings
 from spark.cli.session import add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, print_json, print_table
 
 REPORT_HELP = """\

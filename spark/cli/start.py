@@ -4,10 +4,10 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from shared.exit import FINE, PARTLY
 from shared.settings import Settings
 from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import COUNT, Commands
-from starter.cli.exit_codes import FINE, PARTLY
 from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from shared.stop_signals import find_stop_signals
-from starter.cli.exit_codes import INTERRUPTED
+from shared.exit import INTERRUPTED, find_stop_signals
 from starter.local.terminal import echo_err
 
 Result = TypeVar("Result")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shared.errors import DormiceError
+from shared.exit import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
 from shared.settings import add_handler_folder, find_unknown_variables, load_settings
 from starter.cli.arguments import CommandParser, Commands, add_settings
-from starter.cli.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
 from starter.cli.interruption import run_interruptibly
 from starter.cli.messages import listing, load, parked, repair, show, start, verbs
 from starter.cli.operations import doctor, forecast, gates, history, idle, plan, rehearse, repack, skip, watch

@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from shared.exit import MEANINGS
 from shared.settings import describe_settings
-from starter.cli.exit_codes import MEANINGS
 from starter.cli.main import build_parser
 
 INTRODUCTION = """\

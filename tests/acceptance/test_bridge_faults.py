@@ -14,10 +14,10 @@ from temporalio.client import Client
 
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.errors import MessageNotFound
+from shared.exit import UNREACHABLE
 from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.temporal.connect import describe_queue
-from starter.cli.exit_codes import UNREACHABLE
 from starter.control import Control
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker

@@ -16,8 +16,8 @@ from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, Reject, handler
 from examples.ledger import LEDGER_VARIABLE
+from shared.exit import MEANINGS
 from shared.settings import describe_settings
-from starter.cli.exit_codes import MEANINGS
 from starter.cli.main import WARNED_VARIABLE, build_parser
 from starter.cli.main import run as main_of
 from starter.cli.reference import write_reference

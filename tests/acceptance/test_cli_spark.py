@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from starter.cli.exit_codes import UNREACHABLE
+from shared.exit import UNREACHABLE
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, install_all_but
 from tests.support.processes import run_to_end

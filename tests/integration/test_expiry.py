@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from activities import Again, Context, Done, Message, handler
-from starter.cli.exit_codes import NOT_DONE
+from shared.exit import NOT_DONE
 from starter.cli.messages.waiting import NO_END, explain_end
 from starter.control import Control
 from starter.steering.selection import Selection

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from shared.errors import Misconfigured, RetryLater
+from shared.exit import UNREACHABLE, WRONG, code_of
 from shared.kafka.connection import check_broker, kafka_options, translate_kafka_error
 from shared.settings import Secret, Settings
-from starter.cli.exit_codes import UNREACHABLE, WRONG, code_of
 from starter.local.kafka.broker import BrokerOptions, run_broker
 from starter.local.supervised_process import find_free_port
 from tests.support.certificates import PASSWORD, login_module, make_certificate

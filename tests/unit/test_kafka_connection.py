@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting, Misconfigured, RetryLater
+from shared.exit import FINE, UNREACHABLE, WRONG, code_of
 from shared.kafka.connection import kafka_options, translate_kafka_error
 from shared.kafka.security import TokenFile, TokenUnreadable
 from shared.settings import Secret, Settings
-from starter.cli.exit_codes import FINE, UNREACHABLE, WRONG, code_of
 from starter.cli.main import run
 
 pytestmark = pytest.mark.xdist_group("kafka_options")  # what they share is made once

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.stop_signals import find_stop_signals
+from shared.exit import find_stop_signals
 from starter.cli.interruption import run_beside, run_until_signal
 from starter.local.supervised_process import kill_supervised, start_supervised
 from tests.conftest import wait_until

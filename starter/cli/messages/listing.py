@@ -5,12 +5,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE, UNREACHABLE
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE, UNREACHABLE
 from starter.cli.interruption import run_until_signal
 from starter.cli.messages.following import Following
 from starter.local.terminal import describe_distance, echo_err, print_json, print_table

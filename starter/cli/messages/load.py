@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE, INTERRUPTED, PARTLY, WRONG
 from shared.messages.json_value import encode_json
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import Commands, add_row_mapping, read_row_mapping
 from starter.cli.connection import open_client, open_control
-from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.cli.interruption import call_at_signals
 from starter.intake.files.duplicates import DUPLICATE_RULES
 from starter.intake.files.progress import Progress, open_progress

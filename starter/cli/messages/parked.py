@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.messages.placement import workflow_id
 from shared.messages.signals import RunNow, Signal, Stop
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands
 from starter.cli.connection import open_control
-from starter.cli.exit_codes import FINE
 from starter.cli.messages.sending import SignalRun, add_names
 from starter.local.terminal import describe_moment, echo_err, print_items
 from starter.steering.selection import Selection

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from shared.errors import MessageNotFound
+from shared.exit import FINE, PARTLY
 from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
 from shared.settings import Settings
 from starter.cli.arguments import Commands, read_name
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE, PARTLY
 from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:

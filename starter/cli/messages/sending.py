@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, MessageNotFound
+from shared.exit import FINE, PARTLY, WRONG
 from shared.messages.json_value import parse_json
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal
 from shared.settings import Settings
 from starter.cli.arguments import CommandParser, read_name
 from starter.cli.connection import open_control
-from starter.cli.exit_codes import FINE, PARTLY, WRONG
 from starter.local.terminal import echo_err, plural, print_json
 from starter.steering.selection import Selection
 

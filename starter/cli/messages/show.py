@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import MessageNotFound, RetryLater
+from shared.exit import FINE, code_of
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import CommandParser, Commands, read_name
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE, code_of
 from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, wait_for_end
 from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_json

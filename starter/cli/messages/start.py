@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import MessageAlive
+from shared.exit import FINE, PARTLY
 from shared.lanes import LANES
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, OFFSET, PAYLOAD, PRIORITY, CommandParser, Commands
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, to_cells, wait_for_end
 from starter.local.terminal import describe_moment, echo_err, print_json, print_table
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import RetryLater
+from shared.exit import FINE, NOT_DONE, NOT_IN_TIME
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_seconds
 from starter.cli.arguments import CommandParser, duration
-from starter.cli.exit_codes import FINE, NOT_DONE, NOT_IN_TIME
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:

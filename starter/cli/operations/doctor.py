@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE, PARTLY, UNREACHABLE, WRONG
 from shared.settings import Settings
 from starter.cli.arguments import REPEATED, SECONDS, Commands
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
 from starter.local.terminal import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, check_extra
+from shared.exit import FINE
 from shared.lanes import LANES
 from shared.messages.timespan import format_moment, format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import REPEATED, Commands, number
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.messages.message import clip_reason
 from shared.messages.timespan import HORIZON, format_moment, format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, Commands
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, print_items, print_json
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import HORIZON, format_exact
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, DURATION, MOMENT, OFFSET, Commands, number
 from starter.cli.connection import check_kafka
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, plural
 
 if TYPE_CHECKING:

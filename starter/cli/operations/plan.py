@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.messages.timespan import HORIZON, format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import Commands, duration
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, check_extra
+from shared.exit import FINE
 from shared.messages.timespan import HORIZON
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, REPEATED, CommandParser, Commands
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:

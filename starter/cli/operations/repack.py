@@ -3,10 +3,10 @@
 import argparse
 import time
 
+from shared.exit import FINE
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, plural, print_json
 
 TOLD_EVERY_SECONDS = 5.0

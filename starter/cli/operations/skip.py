@@ -3,10 +3,10 @@
 import argparse
 
 from shared.errors import Misconfigured
+from shared.exit import FINE
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, Commands, read_name
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err
 
 EPILOG = """\

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, Commands, add_filter, read_filter
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.local.disk import find_full_disk_of
 from starter.local.terminal import has_foreground

@@ -4,10 +4,9 @@ import argparse
 import contextlib
 import signal
 
+from shared.exit import FINE, find_stop_signals
 from shared.settings import Settings, find_secret
-from shared.stop_signals import find_stop_signals
 from starter.cli.arguments import Commands, port
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err
 
 DEFAULT_PORT = 8234

@@ -4,9 +4,9 @@ import argparse
 import functools
 import sys
 
+from shared.exit import FINE
 from shared.settings import Settings
 from starter.cli.arguments import Commands
-from starter.cli.exit_codes import FINE
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 

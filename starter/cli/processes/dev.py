@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.settings import ENV_PREFIX, Settings
 from starter.cli.arguments import COUNT, Commands, port
 from starter.cli.connection import silence_core
-from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_until_signal
 from starter.cli.processes.page import has_web, serve_beside
 from starter.local.disk import DEFAULT_DATA

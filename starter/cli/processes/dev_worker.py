@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shared.errors import Misconfigured
-from starter.cli.exit_codes import FINE, WRONG
+from shared.exit import FINE, WRONG
 from starter.local.disk import check_room
 from starter.local.supervised_process import last_line, start_supervised, stop_supervised
 from starter.local.terminal import echo_err

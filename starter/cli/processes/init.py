@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE
 from shared.settings import Settings
 from starter.cli.arguments import Commands
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err
 
 NAME_MAX = 50

@@ -4,9 +4,9 @@ import argparse
 from operator import itemgetter
 from typing import Any
 
+from shared.exit import FINE
 from shared.settings import Settings, describe_settings, write_setting
 from starter.cli.arguments import Commands
-from starter.cli.exit_codes import FINE
 from starter.local.terminal import echo_err, print_items, print_json
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, check_extra
+from shared.exit import FINE
 from shared.settings import Settings
 from starter.cli.arguments import Commands, port
 from starter.cli.connection import open_client
-from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.cli.processes.page import WEB_PACKAGES, describe_page
 from starter.local.disk import DEFAULT_DATA

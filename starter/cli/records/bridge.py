@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, check_extra
+from shared.exit import FINE
 from shared.settings import Settings
 from starter.cli.arguments import (
     DURATION,
@@ -18,7 +19,6 @@ from starter.cli.arguments import (
     read_mapping,
     read_seconds,
 )
-from starter.cli.exit_codes import FINE
 from starter.cli.interruption import drain_at_signal
 from starter.local.terminal import echo_err
 from worker.options import add_health_options

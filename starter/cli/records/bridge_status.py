@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from shared.exit import FINE, UNREACHABLE
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import REPEATED, Commands
 from starter.cli.connection import check_kafka
-from starter.cli.exit_codes import FINE, UNREACHABLE
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
+from shared.exit import FINE, PARTLY, WRONG
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, MOMENT, OFFSET, CommandParser, Commands
 from starter.cli.connection import check_kafka
-from starter.cli.exit_codes import FINE, PARTLY, WRONG
 from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_items, print_json
 
 if TYPE_CHECKING:

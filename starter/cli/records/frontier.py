@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting, check_extra
+from shared.exit import FINE
 from shared.messages.encoding import PACKS_MAX
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, SECONDS, Commands, port, read_seconds
-from starter.cli.exit_codes import FINE
 from starter.cli.interruption import drain_at_signal
 from starter.local.terminal import echo_err
 from worker.options import add_health_options

@@ -5,9 +5,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, check_extra
+from shared.exit import FINE, PARTLY
 from shared.settings import Settings, find_secret
 from starter.cli.arguments import SECONDS, CommandParser, Commands, port, read_seconds
-from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import drain_at_signal
 from starter.intake.outbox.table import TABLE, OutboxTable
 from starter.local.terminal import echo_err, plural

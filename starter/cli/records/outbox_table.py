@@ -4,11 +4,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from shared.exit import FINE
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands
-from starter.cli.exit_codes import FINE
 from starter.cli.records.outbox import add_connection, add_table, read_connection, read_table
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
