@@ -1,6 +1,5 @@
 """The service: what each call of URLFrontier's interface asks of the frontier, and how it is answered."""
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -9,25 +8,17 @@ from contextlib import aclosing
 import grpc
 
 from starter.intake.frontier.crawl_url import CrawlUrl, QueueName, derive_key, normalize_crawl
-from starter.intake.frontier.frontier import Frontier, PutStatus
+from starter.intake.frontier.frontier import Frontier
 from starter.intake.frontier.server.call_guard import CallRefused, Context
-from starter.intake.frontier.server.put_stream import PutPool, answer_puts
+from starter.intake.frontier.server.put_requests import PutRequests
+from starter.intake.frontier.server.put_stream import PutPool
 from starter.intake.frontier.wire import urlfrontier_pb2 as wire
 from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierServicer
-
-ITEMS_OUTSTANDING = 1024
-BATCHES_OUTSTANDING = 16
-"""What a stream may send before the first of it is acknowledged; both are the reference's."""
 
 PAGE_SIZE = 100
 DAY_SECONDS = 86_400
 ROOT_LOGGERS = ("", "ROOT")
 
-_STATUSES = {
-    PutStatus.OK: wire.AckMessage.OK,
-    PutStatus.SKIPPED: wire.AckMessage.SKIPPED,
-    PutStatus.FAIL: wire.AckMessage.FAIL,
-}
 _LEVELS = {"TRACE": logging.DEBUG, "WARN": logging.WARNING}
 
 
@@ -37,14 +28,15 @@ class FrontierService(URLFrontierServicer):
     def __init__(self, frontier: Frontier, pool: PutPool) -> None:
         self.address = ""
         self._frontier = frontier
-        self._pool = pool
+        self._stopping = pool.stopping
+        self._puts = PutRequests(pool)
 
     async def PutURLs(
         self, request_iterator: AsyncIterator[wire.URLItem], context: Context
     ) -> AsyncIterator[wire.AckMessage]:
         """Put URLs, each with an acknowledgement of its own; without an id, its URL is that."""
         del context
-        async for ack in answer_puts(request_iterator, self._put_item, ITEMS_OUTSTANDING, self._pool):
+        async for ack in self._puts.answer_items(request_iterator):
             yield ack
 
     async def PutDiscovered(
@@ -52,36 +44,14 @@ class FrontierService(URLFrontierServicer):
     ) -> AsyncIterator[wire.BatchAck]:
         """Put batches of discovered URLs, each with one acknowledgement for all of it."""
         del context
-        async for ack in answer_puts(request_iterator, self._put_batch, BATCHES_OUTSTANDING, self._pool):
+        async for ack in self._puts.answer_batches(request_iterator):
             yield ack
-
-    async def _put_item(self, item: wire.URLItem) -> "asyncio.Task[wire.AckMessage]":
-        is_discovered = item.HasField("discovered")
-        info = item.discovered.info if is_discovered else item.known.info
-        now = int(time.time())
-        refetch_at = now if is_discovered else item.known.refetchable_from_date
-        url = _to_crawl_url(info, refetch_at, now)
-        putting = await self._pool.begin(url, is_discovered=is_discovered)
-
-        async def acknowledge() -> wire.AckMessage:
-            return wire.AckMessage(ID=item.ID or info.url, status=_STATUSES[await putting])
-
-        return self._pool.keep(acknowledge())
-
-    async def _put_batch(self, batch: wire.DiscoveredBatch) -> "asyncio.Task[wire.BatchAck]":
-        now = int(time.time())
-        putting = [await self._pool.begin(_to_crawl_url(info, now, now), is_discovered=True) for info in batch.items]
-
-        async def acknowledge() -> wire.BatchAck:
-            return wire.BatchAck(ID=batch.ID, statuses=[_STATUSES[await each] for each in putting])
-
-        return self._pool.keep(acknowledge())
 
     async def GetURLs(self, request: wire.GetParams, context: Context) -> AsyncIterator[wire.URLInfo]:
         """Give URLs that are due. A key without a crawl names no queue, as with the reference."""
         del context
         crawl = request.crawlID if request.HasField("crawlID") else None
-        if self._pool.stopping.is_set() or (request.key and crawl is None):
+        if self._stopping.is_set() or (request.key and crawl is None):
             return
 
         for url in self._frontier.take(
@@ -109,7 +79,7 @@ class FrontierService(URLFrontierServicer):
         size = request.size or PAGE_SIZE
         position = 0
 
-        async with aclosing(self._read(request)) as urls:
+        async with aclosing(_read(self._frontier, request)) as urls:
             async for url in urls:
                 position += 1
                 if position > request.start:
@@ -120,16 +90,8 @@ class FrontierService(URLFrontierServicer):
     async def CountURLs(self, request: wire.CountUrlParams, context: Context) -> wire.Long:
         """Count what is stored of a queue or crawl."""
         del context
-        async with aclosing(self._read(request)) as urls:
+        async with aclosing(_read(self._frontier, request)) as urls:
             return wire.Long(value=sum([1 async for _ in urls]))
-
-    async def _read(self, request: wire.ListUrlParams | wire.CountUrlParams) -> AsyncGenerator[CrawlUrl]:
-        """Read a queue or crawl, what the request's filter lets through; a blank one lets through all."""
-        fold = str.casefold if request.ignoreCase else str
-        wanted = fold(request.filter) if request.filter.strip() else ""
-        async for url in self._frontier.read_urls(request.crawlID, request.key):
-            if wanted in fold(url.url):
-                yield url
 
     async def ListNodes(self, request: wire.Empty, context: Context) -> wire.StringList:
         """Name this process alone: frontiers do not know each other."""
@@ -226,9 +188,13 @@ class FrontierService(URLFrontierServicer):
         return wire.Empty()
 
 
-def _to_crawl_url(info: wire.URLInfo, refetch_at: int, created_at: int) -> CrawlUrl:
-    metadata = {name: tuple(values.values) for name, values in info.metadata.items()}
-    return CrawlUrl(QueueName.of(info.crawlID, info.key), info.url, metadata, refetch_at, created_at)
+async def _read(frontier: Frontier, request: wire.ListUrlParams | wire.CountUrlParams) -> AsyncGenerator[CrawlUrl]:
+    """Read a queue or crawl, what the request's filter lets through; a blank one lets through all."""
+    fold = str.casefold if request.ignoreCase else str
+    wanted = fold(request.filter) if request.filter.strip() else ""
+    async for url in frontier.read_urls(request.crawlID, request.key):
+        if wanted in fold(url.url):
+            yield url
 
 
 def _to_info(url: CrawlUrl) -> wire.URLInfo:
