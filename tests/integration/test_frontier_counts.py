@@ -39,7 +39,8 @@ async def test_a_url_whose_put_failed_is_counted_once(
             statuses = await asyncio.gather(*(frontier.put(url, is_discovered=False) for url in urls))
             assert statuses == [PutStatus.FAIL] * 5
             await server.start()
-            under_way: dict[str, Any] = frontier._buffer._puts  # pyright: ignore[reportPrivateUsage] — no other sign
+            puts = frontier._buffer._puts  # pyright: ignore[reportPrivateUsage] — no other sign
+            under_way: dict[str, Any] = puts._under_way  # pyright: ignore[reportPrivateUsage]
             await wait_until(lambda: not under_way, "it is known what became of them")
 
             assert frontier.count("", "") == QueueCounts(1, 5, 0, 0, 1)

@@ -8,9 +8,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from starter.intake.frontier.crawl_queue import QueueCounts
+from starter.intake.frontier.buffer.crawl_queue import QueueCounts
+from starter.intake.frontier.buffer.due_buffer import DueBuffer
+from starter.intake.frontier.buffer.recent_puts import REMEMBERED_SECONDS
 from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
-from starter.intake.frontier.due_buffer import REMEMBERED_SECONDS, DueBuffer
 
 BEGIN = 1_000_000
 NAMES = [QueueName(crawl, key) for crawl in ("DEFAULT", "news") for key in ("a", "b")]
@@ -283,7 +284,7 @@ class BufferMachine(RuleBasedStateMachine):
             active = self.model.count_active(name)
             leased = self.model.count_leased(name, self.now)
             expected = QueueCounts(1, active, leased, self.model.count_completed(name), int(active > 0 or leased > 0))
-            assert self.buffer.count(*name, self.now) == expected
+            assert self.buffer.queues.count(*name, self.now) == expected
 
 
 TestBuffer = BufferMachine.TestCase
@@ -334,7 +335,7 @@ def test_who_reads_no_further_holds_no_more() -> None:
     fill(buffer, "a", "b")
     reading = buffer.take(None, "", (0, 0), 30, lambda: BEGIN)
     first = next(reading)
-    assert buffer.count("DEFAULT", "", BEGIN).in_process == 1
+    assert buffer.queues.count("DEFAULT", "", BEGIN).in_process == 1
     assert [url for url in take(buffer, BEGIN) if first.queue.key in url] == []
     assert len(take(buffer, BEGIN + 1)) == 2
 
@@ -363,11 +364,11 @@ def test_a_deleted_queue_is_forgotten() -> None:
     buffer.change(name, None, url)
     buffer.clear(name)
     buffer.drop(name)
-    assert buffer.count("DEFAULT", "a", BEGIN).active == 1
+    assert buffer.queues.count("DEFAULT", "a", BEGIN).active == 1
     assert take(buffer, BEGIN) == []
     buffer.change(name, url, None)
     buffer.drop(name)
-    assert buffer.list_crawls() == []
+    assert buffer.queues.list_crawls() == []
 
 
 def test_a_queue_that_is_blocked_for_long_takes_no_more_room_with_time() -> None:
@@ -378,4 +379,4 @@ def test_a_queue_that_is_blocked_for_long_takes_no_more_room_with_time() -> None
     for number in range(100):
         buffer.change(QueueName("DEFAULT", "a"), None, CrawlUrl(QueueName("DEFAULT", "a"), "x", refetch_at=number + 1))
         assert take(buffer, BEGIN + number) == []
-    assert len(buffer._rests) < 5  # pyright: ignore[reportPrivateUsage] — nothing else shows it
+    assert len(buffer._turns._rests) < 5  # pyright: ignore[reportPrivateUsage] — nothing else shows it

@@ -20,9 +20,9 @@ from shared.errors import RetryLater
 from shared.messages.encoding import SIZE_MAX, Pack
 from shared.messages.placement import Layout
 from shared.settings import Settings
-from starter.intake.frontier.crawl_queue import QueueCounts
+from starter.intake.frontier.buffer.crawl_queue import QueueCounts
+from starter.intake.frontier.buffer.due_buffer import DueBuffer
 from starter.intake.frontier.crawl_url import KEY_MAX, CrawlUrl, QueueName, derive_key, normalize_crawl
-from starter.intake.frontier.due_buffer import DueBuffer
 from starter.intake.frontier.due_worker import make_handler, make_plan, wait_for_others, watch_for_others
 from starter.intake.frontier.first_scan import FirstScan
 from starter.intake.frontier.puts import Put, PutKind, Puts, PutStatus
@@ -172,16 +172,16 @@ class Frontier:
 
     def list_crawls(self) -> list[str]:
         """Name the crawls."""
-        return self._buffer.list_crawls()
+        return self._buffer.queues.list_crawls()
 
     def list_queues(self, crawl: str, *, start: int, size: int, is_inactive_too: bool) -> list[str]:
         """Name the queues of a crawl by key; those that are blocked or completed only if asked for."""
-        names = self._buffer.list_queues(normalize_crawl(crawl), time.time(), is_inactive_too=is_inactive_too)
+        names = self._buffer.queues.list_keys(normalize_crawl(crawl), time.time(), is_inactive_too=is_inactive_too)
         return [name for number, name in enumerate(names) if start <= number < start + size]
 
     def count(self, crawl: str, key: str) -> QueueCounts:
         """Count a queue's URLs, or with an empty key those of all queues of the crawl."""
-        return self._buffer.count(normalize_crawl(crawl), key, time.time())
+        return self._buffer.queues.count(normalize_crawl(crawl), key, time.time())
 
     async def read_urls(self, crawl: str, key: str) -> AsyncGenerator[CrawlUrl]:
         """Give what is stored of a queue, or with an empty key of a crawl, in no fixed order."""
@@ -196,8 +196,8 @@ class Frontier:
         """Delete a queue, or with an empty key a crawl; give how many of its URLs were active."""
         crawl = normalize_crawl(crawl)
         await self._scan.ended.wait()
-        active = self._buffer.count(crawl, key, time.time()).active
-        names = [QueueName(crawl, key)] if key else self._buffer.names(crawl)
+        active = self._buffer.queues.count(crawl, key, time.time()).active
+        names = [QueueName(crawl, key)] if key else self._buffer.queues.names(crawl)
         for name in names:
             self._buffer.clear(name)
         await self._delete_stored(crawl, key)

@@ -19,8 +19,8 @@ from typing import Any
 from shared.errors import RetryLater
 from shared.messages.placement import Layout
 from shared.temporal.backoff import backoff_seconds
+from starter.intake.frontier.buffer.due_buffer import DueBuffer
 from starter.intake.frontier.crawl_url import CrawlUrl
-from starter.intake.frontier.due_buffer import DueBuffer
 from starter.intake.frontier.url_store import UrlStore
 from starter.starting.receipts import Receipt, StartOutcome
 

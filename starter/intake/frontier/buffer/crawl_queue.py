@@ -1,6 +1,7 @@
 """One queue of a frontier: those of its URLs that are at hand, in their order, and when it may give some."""
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,10 +42,9 @@ class CrawlQueue:
     limit: int = 0
     """It gives none once as many URLs are completed; 0 is no limit."""
     gave_at: float = 0.0
-    is_in_turn: bool = False
     rests_until: float | None = None
     rest_noted: float | None = None
-    """The latest moment that the buffer has noted for the end of a rest, and not come to yet."""
+    """The latest moment that has been noted for the end of a rest, and not come to yet."""
     urls: dict[str, HeldUrl] = field(default_factory=dict[str, HeldUrl])
     leased: int = 0
     _waiting: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
@@ -107,6 +107,11 @@ class CrawlQueue:
         return len(self.urls) > self.leased
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored of it, and nothing at hand."""
+        return not (self.active or self.completed or self.urls)
+
+    @property
     def is_limit_reached(self) -> bool:
         """Whether as many of its URLs are completed as it may have."""
         return 0 < self.limit <= self.completed
@@ -143,3 +148,49 @@ class CrawlQueue:
         if len(self._leases) > _COMPACTED_FROM + 2 * self.leased:
             self._leases = [(held.leased_until, i) for i, held in self.urls.items() if held.leased_until]
             heapq.heapify(self._leases)
+
+
+class CrawlQueues:
+    """The queues of all crawls, by name; moments are seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._queues: dict[QueueName, CrawlQueue] = {}
+
+    def __iter__(self) -> Iterator[CrawlQueue]:
+        return iter(self._queues.values())
+
+    def find(self, name: QueueName) -> CrawlQueue | None:
+        """Give a queue, if there is one of that name."""
+        return self._queues.get(name)
+
+    def find_or_begin(self, name: QueueName) -> CrawlQueue:
+        """Give a queue, a new one if there was none."""
+        if (queue := self._queues.get(name)) is None:
+            queue = self._queues[name] = CrawlQueue(name)
+        return queue
+
+    def drop(self, name: QueueName) -> None:
+        """Forget a queue and how it was set."""
+        del self._queues[name]
+
+    def names(self, crawl: str) -> list[QueueName]:
+        """Name the queues of a crawl."""
+        return [name for name in self._queues if name.crawl == crawl]
+
+    def list_crawls(self) -> list[str]:
+        """Name the crawls."""
+        return list(dict.fromkeys(name.crawl for name in self._queues))
+
+    def list_keys(self, crawl: str, now: float, *, is_inactive_too: bool) -> Iterator[str]:
+        """Name the queues of a crawl by key: all, or those with active URLs that are not blocked."""
+        for name, queue in self._queues.items():
+            if name.crawl == crawl and (is_inactive_too or (queue.active and queue.blocked_until < now)):
+                yield name.key
+
+    def count(self, crawl: str, key: str, now: float) -> QueueCounts:
+        """Count the URLs of a queue, or without a key those of a crawl."""
+        if key:
+            queue = self._queues.get(QueueName(crawl, key))
+            return QueueCounts() if queue is None else queue.count(now)
+        counted = [queue.count(now) for name, queue in self._queues.items() if name.crawl == crawl]
+        return QueueCounts(*map(sum, zip(*counted, strict=True))) if counted else QueueCounts()
