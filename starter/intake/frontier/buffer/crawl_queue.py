@@ -1,13 +1,11 @@
-"""One queue of a frontier: those of its URLs that are at hand, in their order, and when it may give some."""
+"""The queues of a frontier: what is stored of each and at hand, and when it may give some."""
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from starter.intake.frontier.buffer.queue_urls import QueueUrls
 from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
-
-_COMPACTED_FROM = 32
 
 
 class QueueCounts(NamedTuple):
@@ -21,16 +19,8 @@ class QueueCounts(NamedTuple):
 
 
 @dataclass(slots=True)
-class HeldUrl:
-    """A URL at hand; until `leased_until` it is in somebody's hands, and 0 when it is in nobody's."""
-
-    url: CrawlUrl
-    leased_until: float = 0.0
-
-
-@dataclass(slots=True)
 class CrawlQueue:
-    """A queue; moments are seconds since the epoch. Heaps keep what has left, until it comes up or is too much."""
+    """A queue; moments are seconds since the epoch."""
 
     name: QueueName
     active: int = 0
@@ -45,66 +35,8 @@ class CrawlQueue:
     rests_until: float | None = None
     rest_noted: float | None = None
     """The latest moment that has been noted for the end of a rest, and not come to yet."""
-    urls: dict[str, HeldUrl] = field(default_factory=dict[str, HeldUrl])
-    leased: int = 0
-    _waiting: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
-    """(refetch_at, url, id): the order of the reference."""
-    _leases: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-
-    def put(self, message_id: str, url: CrawlUrl, leased_until: float = 0.0) -> None:
-        """Take a URL in, in place of its version before."""
-        self.remove(message_id)
-        self.urls[message_id] = HeldUrl(url)
-        if leased_until:
-            self._lease(message_id, leased_until)
-        else:
-            self._wait(message_id, url)
-
-    def remove(self, message_id: str) -> HeldUrl | None:
-        """Let a URL go, and give it if it was there."""
-        held = self.urls.pop(message_id, None)
-        if held is not None and held.leased_until:
-            self.leased -= 1
-        return held
-
-    def clear(self) -> int:
-        """Let all go; give their number."""
-        count = len(self.urls)
-        self.urls = {}
-        self._waiting = []
-        self._leases = []
-        self.leased = 0
-        return count
-
-    def give(self, now: float, leased_until: float) -> CrawlUrl | None:
-        """Lease the first URL that waits, and give it; None if none does."""
-        self.end_leases(now)
-        while self._waiting:
-            refetch_at, _, message_id = heapq.heappop(self._waiting)
-            held = self.urls.get(message_id)
-            if held is not None and not held.leased_until and held.url.refetch_at == refetch_at:
-                self._lease(message_id, leased_until)
-                return held.url
-        return None
-
-    def end_leases(self, now: float) -> None:
-        """Let those wait whose leases are over."""
-        while self._leases and self._leases[0][0] <= now:
-            until, message_id = heapq.heappop(self._leases)
-            held = self.urls.get(message_id)
-            if held is not None and held.leased_until == until:
-                self.leased -= 1
-                held.leased_until = 0.0
-                self._wait(message_id, held.url)
-
-    def next_lease_end(self) -> float | None:
-        """Give when the first lease ends, None without one; too early, if that URL has left."""
-        return self._leases[0][0] if self.leased else None
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether some of its URLs are in nobody's hands; see `end_leases`."""
-        return len(self.urls) > self.leased
+    urls: QueueUrls = field(default_factory=QueueUrls)
+    """Those that are at hand."""
 
     @property
     def is_empty(self) -> bool:
@@ -131,23 +63,9 @@ class CrawlQueue:
 
     def count(self, now: float) -> QueueCounts:
         """Count its URLs."""
-        self.end_leases(now)
-        return QueueCounts(1, self.active, self.leased, self.completed, int(self.active > 0 or self.leased > 0))
-
-    def _wait(self, message_id: str, url: CrawlUrl) -> None:
-        heapq.heappush(self._waiting, (url.refetch_at, url.url, message_id))
-        if len(self._waiting) > _COMPACTED_FROM + 2 * len(self.urls):
-            waiting = ((i, held.url) for i, held in self.urls.items() if not held.leased_until)
-            self._waiting = [(url.refetch_at, url.url, i) for i, url in waiting]
-            heapq.heapify(self._waiting)
-
-    def _lease(self, message_id: str, until: float) -> None:
-        self.urls[message_id].leased_until = until
-        self.leased += 1
-        heapq.heappush(self._leases, (until, message_id))
-        if len(self._leases) > _COMPACTED_FROM + 2 * self.leased:
-            self._leases = [(held.leased_until, i) for i, held in self.urls.items() if held.leased_until]
-            heapq.heapify(self._leases)
+        self.urls.end_leases(now)
+        leased = self.urls.leased
+        return QueueCounts(1, self.active, leased, self.completed, int(self.active > 0 or leased > 0))
 
 
 class CrawlQueues:

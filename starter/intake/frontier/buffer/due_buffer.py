@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Generator
 
-from starter.intake.frontier.buffer.crawl_queue import CrawlQueue, CrawlQueues, HeldUrl
+from starter.intake.frontier.buffer.crawl_queue import CrawlQueue, CrawlQueues
 from starter.intake.frontier.buffer.queue_turns import QueueTurns
+from starter.intake.frontier.buffer.queue_urls import HeldUrl
 from starter.intake.frontier.buffer.recent_puts import RecentPuts
 from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
 
@@ -34,9 +35,9 @@ class DueBuffer:
             return True
 
         queue = self.queues.find_or_begin(url.queue)
-        if (held := queue.urls.get(message_id)) is not None:
+        if (held := queue.urls.find(message_id)) is not None:
             if held.url != url:  # changed by other means than a put
-                queue.put(message_id, url, held.leased_until)
+                queue.urls.put(message_id, url, held.leased_until)
             return True
 
         return self._add(queue, message_id, HeldUrl(url))
@@ -44,7 +45,7 @@ class DueBuffer:
     def begin_put(self, message_id: str, name: QueueName) -> None:
         """Hold back a URL until `end_put`, once for each put; it is no longer in process."""
         queue = self.queues.find(name)
-        held = None if queue is None else queue.remove(message_id)
+        held = None if queue is None else queue.urls.remove(message_id)
         self._size -= held is not None
         self._puts.begin(message_id, held)
 
@@ -65,7 +66,7 @@ class DueBuffer:
         if self._puts.is_deleted(message_id):
             return None
         queue = self.queues.find(name)
-        held = None if queue is None else queue.urls.get(message_id)
+        held = None if queue is None else queue.urls.find(message_id)
         return None if held is None else held.url
 
     def is_deleted(self, message_id: str) -> bool:
@@ -138,7 +139,7 @@ class DueBuffer:
     def clear(self, name: QueueName) -> None:
         """Give no more URLs of a queue that is about to be deleted; what is stored of it still counts."""
         if (queue := self.queues.find(name)) is not None:
-            self._size -= queue.clear()
+            self._size -= queue.urls.clear()
 
     def drop(self, name: QueueName) -> None:
         """Forget a queue and how it was set, if it holds nothing any more."""
@@ -151,6 +152,6 @@ class DueBuffer:
         if self._size >= self._room or len(queue.urls) >= self._queue_room:
             return False
         self._size += 1
-        queue.put(message_id, held.url, held.leased_until)
+        queue.urls.put(message_id, held.url, held.leased_until)
         self._turns.line_up(queue)
         return True

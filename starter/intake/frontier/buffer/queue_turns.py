@@ -57,22 +57,22 @@ class QueueTurns:
     def give(self, queue: CrawlQueue, urls_max: int, lease: float, clock: Callable[[], float]) -> Generator[CrawlUrl]:
         """Give URLs of a queue that had its turn, if it may give any; before the first, it has got its next place."""
         now = clock()
-        queue.end_leases(now)
+        queue.urls.end_leases(now)
         if queue.is_limit_reached:
             return  # a change of the limit, or of what is completed, lines it up again
 
         if (may_give_at := queue.may_give_at(self.default_delay)) > now:
             self._rest(queue, may_give_at)
-        elif not queue.has_waiting:
-            if (next_lease_end := queue.next_lease_end()) is not None:
+        elif not queue.urls.has_waiting:
+            if (next_lease_end := queue.urls.next_lease_end()) is not None:
                 self._rest(queue, next_lease_end)
-        elif queue.leased >= urls_max > 0:
+        elif queue.urls.leased >= urls_max > 0:
             self.line_up(queue)
         else:
             queue.gave_at = now
             self._rest(queue, queue.may_give_at(self.default_delay))
             for _ in itertools.count() if not urls_max else range(urls_max):
-                if (url := queue.give(now := clock(), now + lease)) is None:
+                if (url := queue.urls.give(now := clock(), now + lease)) is None:
                     return
                 yield url
 

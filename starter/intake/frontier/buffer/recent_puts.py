@@ -11,7 +11,7 @@ So whatever is not taken is at hand already, or its message wakes again.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from starter.intake.frontier.buffer.crawl_queue import HeldUrl
+from starter.intake.frontier.buffer.queue_urls import HeldUrl
 from starter.intake.frontier.crawl_url import CrawlUrl
 
 REMEMBERED_SECONDS = 60.0
