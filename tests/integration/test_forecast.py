@@ -184,7 +184,7 @@ async def test_what_a_closed_gate_holds_is_counted_apart_and_is_due_when_it_open
     assert name_hours(by_kind, other) == [0, 4]
     assert sum(for_a_while.lanes["short"]) == 6
     assert (for_good.gated, sum(for_good.lanes["short"])) == ({"short": {f"kind:{kind}": 4}}, 2)
-    assert (board.gated, sum(board.due.values())) == (4, 2)
+    assert (board.due.gated, sum(board.due.counts.values())) == (4, 2)
     assert (of_lane.count_gated(lane="short"), sum(of_lane.lanes["short"]), of_lane.due) == (6, 0, {})
     assert (opened.gated, sum(opened.lanes["short"])) == ({}, 6)
     document = for_good.to_document()

@@ -12,7 +12,7 @@ from activities.idle.due_index import SleepingWorkflow
 from shared.errors import ServerUnreachable
 from shared.keepers.gates import GateClosure
 from starter.insight.board.section import Section
-from starter.insight.board.status import BoardStatus, LaneStatus
+from starter.insight.board.status import BoardStatus, DueSummary, LaneStatus
 from starter.insight.board.view import draw
 from starter.insight.doctor.checks import warning, wrong
 from starter.steering.stored.memo_counts import MessageCount
@@ -29,11 +29,13 @@ FINE = BoardStatus(
     answered_at=NOW,
     counts={"feed-of-a-customer-with-a-very-long-name-indeed": COUNTS, "order": COUNTS, "all": COUNTS},
     lanes={"short": LaneStatus(12, 1234, 65.0, 1234.5), "long": LaneStatus()},
-    due={"1 min": 12_345, "10 min": 100_000, "1 h": 0, "1 d": 5, "later": 1},
-    next_due=[
-        SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=2), "order~3", is_pack=True),
-        SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=5), "feed:" + "x" * 200, is_pack=False),
-    ],
+    due=DueSummary(
+        counts={"1 min": 12_345, "10 min": 100_000, "1 h": 0, "1 d": 5, "later": 1},
+        first=[
+            SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=2), "order~3", is_pack=True),
+            SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=5), "feed:" + "x" * 200, is_pack=False),
+        ],
+    ),
 )
 BAD = replace(
     FINE,

@@ -28,6 +28,18 @@ class LaneStatus:
     calls_per_second: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DueSummary:
+    """What is due, as closed gates let it."""
+
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many are due within each stretch of time, the nearest first."""
+    gated: int = 0
+    """How many are due before the closed gate of their kind or lane opens; they count as due only then."""
+    first: Sequence[SleepingWorkflow] = ()
+    """Some of those that are due first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardStatus:
     """What was read last; moments are seconds since the epoch."""
@@ -48,11 +60,7 @@ class BoardStatus:
     counts: Mapping[str, StateCounts] = field(default_factory=dict[str, StateCounts])
     """By kind, and of all kinds together as ALL_KINDS."""
     lanes: Mapping[str, LaneStatus] = field(default_factory=dict[str, LaneStatus])
-    due: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many are due within each stretch of time, the nearest first."""
-    gated: int = 0
-    """How many are due before the closed gate of their kind or lane opens; they count as due only then."""
-    next_due: Sequence[SleepingWorkflow] = ()
+    due: DueSummary = field(default_factory=DueSummary)
     gates: Mapping[str, GateClosure] = field(default_factory=dict[str, GateClosure])
 
     @property
@@ -84,9 +92,9 @@ class BoardStatus:
             "counts": {kind: {s: c.to_document() for s, c in states.items()} for kind, states in self.counts.items()},
             "lanes": {lane: asdict(status) for lane, status in self.lanes.items()},
             "calls_per_second": self.calls_per_second,
-            "due": dict(self.due),
-            "held_at_gates": self.gated,
-            "next_due": [{"workflow_id": one.workflow_id, "due_at": one.due_at} for one in self.next_due],
+            "due": dict(self.due.counts),
+            "held_at_gates": self.due.gated,
+            "next_due": [{"workflow_id": one.workflow_id, "due_at": one.due_at} for one in self.due.first],
             "gates": [closing.to_document(gate) for gate, closing in self.gates.items()],
         }
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from activities.idle.due_index import SleepingWorkflow
 from shared.messages.placement import pack_of
 from shared.messages.timespan import format_moment, format_seconds
-from starter.insight.board.status import ALL_KINDS, BoardStatus, write_count
+from starter.insight.board.status import ALL_KINDS, BoardStatus, DueSummary, write_count
 from starter.local.terminal import clean, describe_distance, plural, shorten
 
 STYLES = {"wrong": "bold red", "warning": "yellow", "parked": "yellow", "gone": "bold red", "gate": "yellow"}
@@ -39,7 +39,7 @@ def draw(status: BoardStatus, footer: str = "", *, is_complete: bool = True) -> 
             parts.append(Text(about, style="dim"))
 
     parts += [Text(), _draw_lanes(status)]
-    parts += _draw_due(status)
+    parts += _draw_due(status.due)
     if footer:
         parts += [Text(), Text(footer, style="dim")]
     return Group(*parts)
@@ -118,14 +118,14 @@ def _draw_lanes(status: BoardStatus) -> RenderableType:
     return table
 
 
-def _draw_due(status: BoardStatus) -> Iterator[RenderableType]:
-    if not status.due:
+def _draw_due(due: DueSummary) -> Iterator[RenderableType]:
+    if not due.counts:
         return
-    counts = ", ".join(f"{count:,} {_write_stretch(name)}" for name, count in status.due.items() if count)
-    held = f"; {plural(status.gated, 'message')} held at closed gates" if status.gated else ""
+    counts = ", ".join(f"{count:,} {_write_stretch(name)}" for name, count in due.counts.items() if count)
+    held = f"; {plural(due.gated, 'message')} held at closed gates" if due.gated else ""
     lines = [("due", f"{counts or 'nothing'}{held}")]
-    if status.next_due:
-        first = ", ".join(f"{_name(each)} {describe_distance(each.due_at)}" for each in status.next_due)
+    if due.first:
+        first = ", ".join(f"{_name(each)} {describe_distance(each.due_at)}" for each in due.first)
         lines.append(("next", first))
 
     yield Text()
