@@ -27,7 +27,7 @@ from starter.steering.packs.packs import ASKED_MAX
 from starter.steering.pages import PACKS_ASKED
 from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts
-from starter.web.page.operations_page import GROUPED_MAX
+from starter.web.page.server_snapshots import GROUPED_MAX
 from starter.web.page.sign_in import UNKNOWN
 from starter.web.tokens import Tokens
 from tests.conftest import serving, wait_until

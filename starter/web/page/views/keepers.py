@@ -23,8 +23,8 @@ async def show_keepers(request: Request) -> Response:
     """Show both."""
     read_query(request, ())
     check_unlimited(request)
-    page = find_page(request)
-    gates, idle = await asyncio.gather(page.gates.read(), page.idle.read())
+    snapshots = find_page(request).snapshots
+    gates, idle = await asyncio.gather(snapshots.gates.read(), snapshots.idle.read())
 
     listed = sorted(gates.value.items()) if gates.value is not None else None
     return render(
@@ -50,7 +50,7 @@ async def close_gate(request: Request) -> Response:
     except InvalidSetting as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc), "gate") from exc
 
-    find_page(request).forget()
+    find_page(request).snapshots.forget()
     return redirect("/gates", f"Gate {gate}: closed{describe_lack(lacking)}.")
 
 
@@ -59,7 +59,7 @@ async def open_gate(request: Request) -> Response:
     check_unlimited(request)
     gate = _read_gate((await read_form(request, "gate")).get("gate", ""))
     lacking = await find_page(request).gate_control.open(gate)
-    find_page(request).forget()
+    find_page(request).snapshots.forget()
     return redirect("/gates", f"Gate {gate}: open{describe_lack(lacking)}.")
 
 
@@ -73,7 +73,7 @@ async def switch_idle(request: Request) -> Response:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"lane: use one of {', '.join(LANES)}, and on or off", "lane")
 
     await find_page(request).idle_control.switch(lane, is_on=word == "on")
-    find_page(request).forget()
+    find_page(request).snapshots.forget()
     return redirect("/gates", f"Idle capacity of lane {lane}: {word}.")
 
 

@@ -171,7 +171,7 @@ async def _steer(request: Request, name: tuple[str, str], verb: str, form: Mappi
         )
 
     notice = await _send(request, name, signal)
-    find_page(request).forget()
+    find_page(request).snapshots.forget()
     return redirect(message_path(kind, message_id), notice or f"{VERBS[verb][0]}: sent.")
 
 

@@ -18,8 +18,9 @@ from starter.local.terminal import plural
 from starter.steering.pages import MessagePage
 from starter.steering.status.reasons import group_reasons
 from starter.steering.stored.memo_counts import MessageCount, explain_counts
-from starter.web.page.operations_page import HOURS, OperationsPage, find_page
+from starter.web.page.operations_page import find_page
 from starter.web.page.plot import plot_forecast
+from starter.web.page.server_snapshots import HOURS
 from starter.web.page.snapshot import Part
 from starter.web.page.template import render, with_query
 from starter.web.requests import check_unlimited, read_number, read_query
@@ -68,9 +69,13 @@ async def show_overview(request: Request) -> Response:
     check_unlimited(request)
     hours = read_number(read_query(request, ("hours",)), "hours", HOURS[0], HOURS[0], HOURS[-1]) or HOURS[0]
     hours = min(HOURS, key=lambda known: abs(known - hours))
-    page = find_page(request)
+    snapshots = find_page(request).snapshots
     lanes, counts, parked, gates, forecast = await asyncio.gather(
-        page.lanes.read(), page.counts.read(), page.parked.read(), page.gates.read(), _foresee(page, hours)
+        snapshots.lanes.read(),
+        snapshots.counts.read(),
+        snapshots.parked.read(),
+        snapshots.gates.read(),
+        snapshots.forecasts[hours].read(),
     )
     findings, serving = lanes.value or ([], {})
     concerns = find_concerns(findings, counts.value, parked.value, gates.value, forecast.value)
@@ -99,10 +104,6 @@ async def show_overview(request: Request) -> Response:
         hours=hours,
         horizons=HOURS,
     )
-
-
-async def _foresee(page: OperationsPage, hours: int) -> Part[Forecast]:
-    return await page.forecasts[hours].read()
 
 
 def find_concerns(

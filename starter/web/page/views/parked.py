@@ -17,8 +17,9 @@ from starter.steering.status.listing import ListedMessage, ParkedSelection, desc
 from starter.steering.status.reasons import group_reasons
 from starter.web.documents import find_api
 from starter.web.page.form import read_form, read_verb
-from starter.web.page.operations_page import GROUPED_MAX, find_page
+from starter.web.page.operations_page import find_page
 from starter.web.page.sending import SelectionSending, send_to
+from starter.web.page.server_snapshots import GROUPED_MAX
 from starter.web.page.snapshot import DEADLINE_SECONDS, Part, read_part
 from starter.web.page.template import redirect, render, render_confirmation, with_query
 from starter.web.problems import Problem
@@ -155,7 +156,7 @@ async def send_parked(request: Request) -> Response:
     sending = SelectionSending(f"{title}: {about}", "/parked", send_to(control, _names(request, query), signal))
     find_page(request).sendings.appendleft(sending)
     await sending.wait(BEGUN_SECONDS)
-    find_page(request).forget()
+    find_page(request).snapshots.forget()
 
     return redirect(with_query("/parked", query))
 

@@ -49,7 +49,7 @@ async def show_workers(request: Request) -> Response:
     page = find_page(request)
     addresses = api.settings.page_bridges
     lanes, standstills, bridges = await asyncio.gather(
-        page.lanes.read(),
+        page.snapshots.lanes.read(),
         read_part(find_standstills(api)),
         asyncio.gather(*(read_part(fetch_status(each)) for each in addresses)),
     )
