@@ -102,13 +102,15 @@ async def test_every_record_becomes_a_message_and_is_committed(
             await wait_until(lambda: len(calls) == 201, "all were started and ran", seconds=90)
             await send(broker, topic, [("k1", "second"), ("k2", None)])
             await wait_until(lambda: ("k1", "second") in calls, "the newer record was used")
-            await wait_until(lambda: bridge.delivery_loop.outcomes["stopped"] == 1, "the tombstone stopped its message")
+            await wait_until(
+                lambda: bridge.delivery_loop.outcomes.counts["stopped"] == 1, "the tombstone stopped its message"
+            )
         lag = await committed_lag(broker.address, topic, f"group-{topic}", PARTITIONS)
         async with bridging(topic) as anew:
             await send(broker, topic, [("k3", "second")])
             await wait_until(lambda: ("k3", "second") in calls, "the restarted bridge goes on where it was")
 
-    assert (lag, len(calls), sum(anew.delivery_loop.outcomes.values())) == (0, 203, 1)
+    assert (lag, len(calls), sum(anew.delivery_loop.outcomes.counts.values())) == (0, 203, 1)
 
 
 async def test_a_deleted_row_of_debezium_stops_its_message(
@@ -130,9 +132,11 @@ async def test_a_deleted_row_of_debezium_stops_its_message(
         await wait_until(lambda: seen == {str(row["id"]): row for row in rows}, "each row has its message")
         await send(broker, topic, [(keys[0], {"op": "d", "before": rows[0], "after": None}), (keys[0], None)])
         await send(broker, topic, [(keys[1], None)])
-        await wait_until(lambda: bridge.delivery_loop.outcomes["stopped"] >= 2, "the messages of two rows are stopped")
+        await wait_until(
+            lambda: bridge.delivery_loop.outcomes.counts["stopped"] >= 2, "the messages of two rows are stopped"
+        )
         await wait_until(lambda: bridge.received == 6 and not bridge.scheduler.in_flight, "all is done")
-        outcomes = dict(bridge.delivery_loop.outcomes)
+        outcomes = dict(bridge.delivery_loop.outcomes.counts)
 
     assert outcomes["started"] == 3
     assert outcomes.keys() <= {"started", "stopped", "ignored"}
@@ -239,7 +243,9 @@ async def test_poison_goes_to_the_dead_letters_and_holds_nobody_up(
     ]
     await _mix(broker, topic, GOOD[encoding], bad)
     async with serve(work, lanes=("short",)), bridging(topic, is_mapped=False) as bridge:
-        await wait_until(lambda: bridge.delivery_loop.outcomes["dead"] >= len(bad), "all the poison is laid down")
+        await wait_until(
+            lambda: bridge.delivery_loop.outcomes.counts["dead"] >= len(bad), "all the poison is laid down"
+        )
         await wait_until(lambda: len(seen) == GOOD[encoding], "all the others run", seconds=90)
     async with open_box({"bootstrap_servers": broker.address}, topic) as box:
         letters = await _all_letters(box)
@@ -279,7 +285,7 @@ async def test_what_is_replayed_after_the_fault_is_mended_lives_once(
     records = [(f"k{n}", {"kind": missing, "id": f"k{n}", "payload": n}) for n in range(5)]
     await send(broker, topic, [*records, ("bad", "no object")])
     async with bridging(topic, is_mapped=False) as bridge:
-        await wait_until(lambda: bridge.delivery_loop.outcomes["dead"] == 6, "nobody knows the kind")
+        await wait_until(lambda: bridge.delivery_loop.outcomes.counts["dead"] == 6, "nobody knows the kind")
     unknown = LetterSelection(error_class="UnknownKind")
     async with (
         serve(work, lanes=("short",)),

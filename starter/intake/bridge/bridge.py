@@ -15,7 +15,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from shared.errors import Misconfigured, RetryLater
 from shared.kafka.topic_ids import read_topic_ids
 from shared.telemetry.sdk import Telemetry
-from starter.intake.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
+from starter.intake.bridge.delivery_loop import DeliveryLoop, RecordOutcomes, WriteDeadLetter
 from starter.intake.bridge.group_lag import AGAIN_SECONDS, read_committed
 from starter.intake.bridge.offsets import Assignment, CommittedOffset, Partition, PartitionOffsets, describe_cut
 from starter.intake.bridge.pending_record import RecordSpans, decode_records
@@ -89,7 +89,8 @@ class Bridge(ConsumerRebalanceListener):
         self.scheduler = RecordScheduler(limits_of(FEWEST))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry, options.group)
-        self.delivery_loop = DeliveryLoop(self.scheduler, self.assignment, formats, starter, write_dead_letter, spans)
+        outcomes = RecordOutcomes(self.scheduler, self.assignment, formats)
+        self.delivery_loop = DeliveryLoop(self.scheduler, outcomes, formats, starter, write_dead_letter, spans)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # aiokafka leaves the types of partitions open
         self._ends: dict[Any, int] = {}

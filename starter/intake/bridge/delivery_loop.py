@@ -13,7 +13,7 @@ from shared.temporal.backoff import backoff_seconds
 from starter.intake.bridge.offsets import Assignment
 from starter.intake.bridge.pending_record import PendingRecord, RecordSpans, describe_held
 from starter.intake.bridge.record_scheduler import RecordScheduler
-from starter.intake.bridge.window import STEP, limits_of, size_for
+from starter.intake.bridge.window import STEP, Window
 from starter.records.formats import Formats
 from starter.records.record import Record
 from starter.starting.bulk import BulkStarter, Wish
@@ -36,24 +36,44 @@ WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 
 
 @dataclass(eq=False)
-class DeliveryLoop:
-    """Delivers what the record scheduler gives out; acknowledges a record when its message or dead letter is stored."""
+class RecordOutcomes:
+    """Ends records whose message or dead letter is stored, and those that ask for nothing."""
 
     scheduler: RecordScheduler
     assignment: Assignment
     formats: Formats
+    counts: Counter[str] = field(default_factory=Counter[str], init=False)
+    """What became of records, by outcome; a failed one counts at each attempt."""
+
+    def acknowledge(self, records: Sequence[PendingRecord], outcome: str, error_class: str = "") -> None:
+        """Let the offsets of records be committed, and the next records of their messages begin."""
+        is_logged = logger.isEnabledFor(logging.DEBUG)
+        for pending in records:
+            if pending.span is not NO_SPAN:
+                pending.span.end({"outcome": outcome, "attempts": pending.attempts + 1}, error_class)
+            if is_logged:
+                extra = {**describe_held(pending, self.formats), "outcome": outcome, "error_class": error_class}
+                logger.debug("record settled", extra={"action": "record_settled", **extra})
+            self.scheduler.finished(pending)
+            self.assignment.acknowledged(pending.partition, pending.epoch, pending.record.offset)
+
+
+@dataclass(eq=False)
+class DeliveryLoop:
+    """Delivers the records that the scheduler gives out, and ends each when its message or dead letter is stored."""
+
+    scheduler: RecordScheduler
+    outcomes: RecordOutcomes
+    formats: Formats
     starter: BulkStarter
     write_dead_letter: WriteDeadLetter
     spans: RecordSpans
-    outcomes: Counter[str] = field(default_factory=Counter[str], init=False)
-    """What became of records, by outcome."""
     _deliveries: asyncio.Queue[list[PendingRecord] | None] = field(default_factory=asyncio.Queue, init=False)
     _beside: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
     _is_closed: bool = field(default=False, init=False)
     _is_pumping: bool = field(default=False, init=False)
     _silent_until: float = field(default=0.0, init=False)
-    _in_hand: int = field(default=0, init=False)
-    _size: int = field(default=0, init=False)
+    _window: Window = field(default_factory=Window, init=False)
 
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
@@ -69,16 +89,15 @@ class DeliveryLoop:
         if self._is_closed:
             return
 
-        if (size := size_for(self._in_hand)) != self._size:
-            self._size = size
-            self.scheduler.resize(limits_of(size))
+        if (limits := self._window.find_change()) is not None:
+            self.scheduler.resize(limits)
 
         taken = self.scheduler.take()
         if alive := [pending for pending in taken if pending.key is not None]:
             self._deliveries.put_nowait(alive)
 
         if idle := [pending for pending in taken if pending.key is None and pending.dead is None]:
-            self.outcomes[StartOutcome.IGNORED] += len(idle)
+            self.outcomes.counts[StartOutcome.IGNORED] += len(idle)
             self._acknowledge(idle, StartOutcome.IGNORED)
 
         for pending in taken:
@@ -105,7 +124,7 @@ class DeliveryLoop:
                 return
             for first in range(0, len(batch), STEP):  # the window follows the starter in steps of this size
                 some = batch[first : first + STEP]
-                self._in_hand += len(some)
+                self._window.in_hand += len(some)
                 yield [(pending, self.spans.begin(pending, self._take_delivery(pending))) for pending in some]
 
     def _take_delivery(self, pending: PendingRecord) -> Delivery:
@@ -117,15 +136,15 @@ class DeliveryLoop:
 
     def _handle_started(self, started: Sequence[PendingRecord]) -> None:
         """Do what `_handle_receipt` does for the records of a chunk that were all started, as most are."""
-        self._in_hand -= len(started)
-        self.outcomes[StartOutcome.STARTED] += len(started)
+        self._window.in_hand -= len(started)
+        self.outcomes.counts[StartOutcome.STARTED] += len(started)
         self._acknowledge(started, StartOutcome.STARTED)
 
     def _handle_receipt(self, receipt: Receipt[PendingRecord]) -> None:
         pending = receipt.tag
-        self._in_hand -= 1
+        self._window.in_hand -= 1
 
-        self.outcomes[receipt.outcome] += 1
+        self.outcomes.counts[receipt.outcome] += 1
         if receipt.outcome is StartOutcome.FAILED:
             pending.attempts += 1
             self._log_failure(pending, receipt)
@@ -138,7 +157,7 @@ class DeliveryLoop:
     def _log_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
-            failure = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}
+            failure = {"reason": receipt.reason, "failures": self.outcomes.counts[receipt.outcome]}
             extra = {**describe_held(pending, self.formats), **failure}
             logger.warning("not delivered yet, and tried again", extra=extra)
 
@@ -163,20 +182,11 @@ class DeliveryLoop:
         if attempts:
             self.scheduler.unblock(pending.partition)
 
-        self.outcomes[DEAD] += 1
+        self.outcomes.counts[DEAD] += 1
         self._acknowledge([pending], DEAD, error_class)
 
     def _acknowledge(self, records: Sequence[PendingRecord], outcome: str, error_class: str = "") -> None:
-        is_logged = logger.isEnabledFor(logging.DEBUG)
-        for pending in records:
-            if pending.span is not NO_SPAN:
-                pending.span.end({"outcome": outcome, "attempts": pending.attempts + 1}, error_class)
-            if is_logged:
-                extra = {**describe_held(pending, self.formats), "outcome": outcome, "error_class": error_class}
-                logger.debug("record settled", extra={"action": "record_settled", **extra})
-            self.scheduler.finished(pending)
-            self.assignment.acknowledged(pending.partition, pending.epoch, pending.record.offset)
-
+        self.outcomes.acknowledge(records, outcome, error_class)
         if not self._is_pumping:  # once per loop iteration: one answer of a pack acknowledges hundreds
             self._is_pumping = True
             asyncio.get_running_loop().call_soon(self._pump_again)

@@ -47,7 +47,7 @@ def read_status(bridge: Bridge) -> BridgeStatus:
             if (offsets := find(partition)) is not None
         ),
         received=bridge.received,
-        outcomes={name: bridge.delivery_loop.outcomes[name] for name in OUTCOMES},
+        outcomes={name: bridge.delivery_loop.outcomes.counts[name] for name in OUTCOMES},
         throttled=bridge.starter.caller.throttled,
         retried=bridge.starter.caller.retried,
         rebalances=bridge.rebalances,

@@ -39,3 +39,19 @@ def limits_of(in_flight: int) -> InFlightLimits:
         total_high=in_flight + waiting,
         total_low=in_flight + waiting // 2,
     )
+
+
+class Window:
+    """Follows how many records the starter is working on, which are those `in_hand`."""
+
+    def __init__(self) -> None:
+        self.in_hand = 0
+        self._size = 0
+
+    def find_change(self) -> InFlightLimits | None:
+        """Give the limits for what is in hand now; None if they are as they were given last."""
+        size = size_for(self.in_hand)
+        if size == self._size:
+            return None
+        self._size = size
+        return limits_of(size)
