@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shared.messages.envelope import EnvelopeRules
 from starter.intake.files.duplicates import find_repeated
-from starter.intake.files.load import Load, LoadCounts, LoadOptions
+from starter.intake.files.load import InputScan, Load, LoadCounts, LoadOptions
 from starter.intake.files.mapping import RowMapping
 from starter.intake.files.progress import open_progress
 from starter.intake.files.rows import RowSource
@@ -105,7 +105,7 @@ def test_hashes_take_eight_bytes_each() -> None:
 
 def test_progress_is_what_has_been_done_and_not_what_has_been_read() -> None:
     """All rows may have been read long before the server has taken the first one."""
-    summary = LoadCounts(rows=200, position=5000)
+    summary = LoadCounts(rows=200, scan=InputScan(position=5000))
     read = summary.done_position
     summary.started = 40
     summary.rejected = 10

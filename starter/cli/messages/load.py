@@ -286,6 +286,6 @@ def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:
 async def _show_regularly(progress: Progress, summary: "LoadCounts") -> None:
     while True:
         await asyncio.sleep(progress.every_seconds)
-        seconds = time.monotonic() - summary.phase_began_at
-        text = "looking for duplicates" if summary.is_searching else _describe(summary)
+        seconds = time.monotonic() - summary.scan.began_at
+        text = "looking for duplicates" if summary.scan.is_searching else _describe(summary)
         progress.show(summary.done_position, summary.done, seconds, text)

@@ -29,6 +29,17 @@ Inspect = Callable[[Row, Envelope], Awaitable[None]]
 
 
 @dataclass(slots=True)
+class InputScan:
+    """One reading of the input from its beginning: how far it has come, since when, and what for."""
+
+    position: int = 0
+    """Position after the last row read: bytes, or rows of a Parquet file."""
+    is_searching: bool = False
+    """It is read for duplicates, before any row is started."""
+    began_at: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
 class LoadCounts:
     """Running totals of one load."""
 
@@ -45,17 +56,14 @@ class LoadCounts:
     """Rows that a dry run found valid."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Rows that are messages, by their kind and lane."""
-    position: int = 0
-    """Position in the input after the last row read: bytes, or rows of a Parquet file."""
-    is_searching: bool = False
-    """The input is being read for duplicates, before any row is started."""
+    scan: InputScan = field(default_factory=InputScan)
+    """How far the input has been read; `rows` are those of this reading."""
     began_at: float = field(default_factory=time.monotonic)
-    phase_began_at: float = field(default_factory=time.monotonic)
 
     @property
     def done(self) -> int:
         """Rows whose outcome is known."""
-        if self.is_searching:
+        if self.scan.is_searching:
             return self.rows
         handled = self.started + self.revised + self.already_running
         return handled + self.rejected + self.failed + self.duplicates + self.valid
@@ -63,18 +71,17 @@ class LoadCounts:
     @property
     def done_position(self) -> float:
         """Position of `done` in the input, estimated as if all rows had one length: receipts come in any order."""
-        return self.position * self.done / self.rows if self.rows else 0.0
+        return self.scan.position * self.done / self.rows if self.rows else 0.0
 
     def begin(self, *, is_searching: bool = False) -> None:
         """Restart the count at the beginning of the input."""
-        self.rows = self.position = 0
-        self.is_searching = is_searching
-        self.phase_began_at = time.monotonic()
+        self.rows = 0
+        self.scan = InputScan(is_searching=is_searching)
 
     def note(self, row: Row) -> None:
         """Count a row that was read."""
         self.rows += 1
-        self.position = row.end
+        self.scan.position = row.end
 
     @property
     def seconds(self) -> float:
