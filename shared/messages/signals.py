@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from shared.errors import GiveUp
 from shared.messages.timespan import ceil_ms, read_with_offset
@@ -66,6 +66,32 @@ class Revise(Request):
     if_due_before: str | None = None
     expires_at: str | None = None
 
+    @classmethod
+    def of_record(
+        cls,
+        source: str,
+        offset: int,
+        payload: Any,
+        *,
+        lane: str,
+        due_at: datetime,
+        priority: int,
+        expires_at: datetime | None,
+        trace: Mapping[str, str],
+    ) -> Self:
+        """Give what a record asks of a message that is alive: to be all that the record says."""
+        written = None if expires_at is None else expires_at.isoformat()
+        return cls(
+            payload,
+            source,
+            offset,
+            lane,
+            due_at.isoformat(),
+            priority=priority,
+            trace=dict(trace),
+            expires_at=written,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Pause(Request):
@@ -88,6 +114,11 @@ class Stop(Request):
     reason: str = ""
     source: str = ""
     offset: int = -1
+
+    @classmethod
+    def of_record(cls, source: str, offset: int) -> Self:
+        """Give what a null record asks of a message that is alive."""
+        return cls(TOMBSTONE, source, offset)
 
 
 @dataclass(frozen=True, slots=True)

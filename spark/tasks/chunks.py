@@ -13,7 +13,7 @@ from shared.messages.envelope import DOT_IDS, EnvelopeRules, find_misfit
 from shared.messages.placement import Layout, PackSpread
 from shared.messages.timespan import HORIZON
 from starter.starting.chunks import Chunk
-from starter.starting.start_request import EntryColumns, encode_first_entries, find_others
+from starter.starting.start_request import EntryColumns, encode_first_entries_fast, find_others
 
 # pyarrow has no type stubs
 _arrow: Any = importlib.import_module("pyarrow")
@@ -33,7 +33,7 @@ class SortedChunks:
         """Add new messages of a pack; gives the chunks that are complete."""
         spread = PackSpread.of(layout.kind, index, layout.coalesce)
         ids = columns.ids
-        entries = encode_first_entries(columns, time.time(), spread)
+        entries = encode_first_entries_fast(columns, time.time(), spread)
 
         while ids:
             chunk = self._chunk

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
-from shared.messages.signals import TOMBSTONE, Revise, Stop, name_request
+from shared.messages.signals import Revise, Stop, name_request
 
 
 class Delivery(NamedTuple):
@@ -47,12 +47,18 @@ class Delivery(NamedTuple):
     def to_signal(self) -> Revise | Stop:
         """Give the signal for a message that is alive; without `scheduled_at` the message runs now."""
         if (envelope := self.envelope) is None:
-            return Stop(TOMBSTONE, self.source, self.offset)
+            return Stop.of_record(self.source, self.offset)
         return self.to_revision(envelope)
 
     def to_revision(self, envelope: Envelope) -> Revise:
         """Give the signal that makes a message that is alive what an envelope says."""
-        due_at = (envelope.scheduled_at or datetime.now(UTC)).isoformat()
-        given = (envelope.payload, self.source, self.offset, envelope.lane or "", due_at)
-        expires_at = envelope.expires_at and envelope.expires_at.isoformat()
-        return Revise(*given, priority=envelope.priority, trace=dict(self.trace), expires_at=expires_at)
+        return Revise.of_record(
+            self.source,
+            self.offset,
+            envelope.payload,
+            lane=envelope.lane or "",
+            due_at=envelope.scheduled_at or datetime.now(UTC),
+            priority=envelope.priority,
+            expires_at=envelope.expires_at,
+            trace=self.trace,
+        )

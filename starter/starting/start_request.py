@@ -118,8 +118,11 @@ class EntryColumns(NamedTuple):
     """What `find_others` gives."""
 
 
-def encode_first_entries(columns: EntryColumns, now: float, spread: PackSpread) -> list[str]:
-    """Give the entries of new messages as JSON: those that `first_entry` makes, without an object for each."""
+def encode_first_entries_fast(columns: EntryColumns, now: float, spread: PackSpread) -> list[str]:
+    """Give the entries of new messages as JSON: those that `first_entry` makes, without an object for each.
+
+    A property test of `spark.tasks.chunks` holds both equal.
+    """
     started_at = round(now * 1000)
     entries = list[str]()
 

@@ -18,7 +18,7 @@ from spark.tables import to_batch, to_schema
 from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_columns, split_by
 from spark.tasks.placement import Placement, to_index
 from starter.intake.files.columns import Columns
-from starter.starting.start_request import encode_first_entries, first_entry
+from starter.starting.start_request import encode_first_entries_fast, first_entry
 from tests.support.orders import make_rules
 
 arrow: Any = importlib.import_module("pyarrow")
@@ -65,7 +65,7 @@ def test_entries_are_those_of_envelopes(messages: list[dict[str, Any]], now: flo
     """Whatever a checked row holds, its pack gets the entry that the envelope of the row would give."""
     batch = batch_of(messages)
     spread = PackSpread.of("feed", 7, LAYOUT.coalesce)
-    entries = encode_first_entries(read_columns(batch, LAYOUT), now, spread)
+    entries = encode_first_entries_fast(read_columns(batch, LAYOUT), now, spread)
     columns = Columns(NAMES, "a test")
     rules = EnvelopeRules(RULES.kinds, 0)
 

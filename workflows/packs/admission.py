@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from shared.messages import signals
 from shared.messages.decision import is_key_reused, is_repeated
 from shared.messages.message import MessageState
-from shared.messages.signals import REQUEST, PullMany, Signal
+from shared.messages.signals import REQUEST, PullMany, Revise, Signal, Stop
 from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, sources_of
 from workflows.packs.receipts import KNOWN, REUSED
@@ -56,19 +55,16 @@ def to_signal(asked: MessageState) -> Signal:
     """Return a record's signal to a message that is alive; `asked` is the state if the record began the message."""
     ((source, offset),) = asked.sources.items()
     if asked.ended:
-        return signals.Stop(signals.TOMBSTONE, source, offset)
+        return Stop.of_record(source, offset)
 
-    return signals.Revise(
-        asked.payload,
+    expires_at = datetime.fromtimestamp(asked.expires_at, UTC) if asked.expires_at else None
+    return Revise.of_record(
         source,
         offset,
-        asked.lane,
-        _write_moment(asked.due_at),
+        asked.payload,
+        lane=asked.lane,
+        due_at=datetime.fromtimestamp(asked.due_at, UTC),
         priority=asked.priority,
-        trace=dict(asked.trace),
-        expires_at=_write_moment(asked.expires_at),
+        expires_at=expires_at,
+        trace=asked.trace,
     )
-
-
-def _write_moment(moment: float) -> str | None:
-    return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None
