@@ -1,6 +1,9 @@
-"""The backoff: how long every caller waits before it calls the server again after a failure."""
+"""The backoff: how long every caller waits before it calls the server again after a failure, and when it gives up."""
 
+import asyncio
 import random
+import time
+from datetime import timedelta
 
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
@@ -10,3 +13,29 @@ def backoff_seconds(attempts: int) -> float:
     """Return the wait after `attempts` failures in a row: doubled each time, up to a limit, its upper half random."""
     ceiling = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(attempts, 10))
     return ceiling * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
+
+
+class Patience:
+    """How long a caller repeats what fails for a passing reason, with a backoff before each further attempt.
+
+    A loop makes an attempt, returns if that is accepted, gives up if the patience `is_over`, and else has a `wait`.
+    """
+
+    def __init__(self, span: timedelta) -> None:
+        self.attempts = 1
+        """How many attempts there were, with the present one."""
+        self._ends_at = time.monotonic() + span.total_seconds()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further attempt is to be made."""
+        return time.monotonic() >= self._ends_at
+
+    def renew(self, span: timedelta) -> None:
+        """Begin the whole time anew; the attempts still count."""
+        self._ends_at = time.monotonic() + span.total_seconds()
+
+    async def wait(self) -> None:
+        """Wait before the next attempt."""
+        await asyncio.sleep(backoff_seconds(self.attempts))
+        self.attempts += 1

@@ -1,7 +1,6 @@
 """Starting: a frame's columns are checked on the driver, and each task starts its share of the rows."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import Patience
 from shared.temporal.connect import check_server, connect
 from spark.tables import rows_of
 from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_columns, split_by
@@ -80,16 +79,16 @@ async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> 
 
 async def connect_patiently(connection: Mapping[str, str], settings: Settings) -> Client:
     """Connect as soon as the server answers; raises ServerUnreachable when `patience` is over."""
-    give_up_at = time.monotonic() + settings.patience.total_seconds()
-    attempts = 0
+    patience = Patience(settings.patience)
+
     while True:
         try:
             return await connect_quietly(connection, settings)
         except ServerUnreachable:
-            if time.monotonic() >= give_up_at:
+            if patience.is_over:
                 raise
-        attempts += 1
-        await asyncio.sleep(backoff_seconds(attempts))
+
+        await patience.wait()
 
 
 async def connect_checked(connection: Mapping[str, str], settings: Settings) -> Client:

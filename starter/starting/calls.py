@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import Patience
 from shared.temporal.connect import CALL_TIMEOUT, is_transient, lacks_namespace
 
 Answer = TypeVar("Answer")
@@ -76,7 +76,7 @@ class RetryingCaller:
     """Makes calls, at most `calls_per_second` (0 = no limit), and repeats each for as long as `patience` allows."""
 
     def __init__(self, patience: timedelta, calls_per_second: float = 0.0) -> None:
-        self._patience = patience.total_seconds()
+        self._patience = patience
         self._limiter = RateLimiter(calls_per_second)
         self.throttled = 0
         """How often the server refused a call because it was at its limit."""
@@ -88,27 +88,26 @@ class RetryingCaller:
 
         Unless `is_patient`, the call is repeated only while the server is starting.
         """
-        give_up_at = time.monotonic() + (self._patience if is_patient else 0.0)
-        attempts = 0
+        span = self._patience if is_patient else timedelta()
+        patience = Patience(span)
         is_starting = False
 
         while True:
             await self._limiter.take()
-            attempts += 1
 
             try:
                 answer = await send()
             except RPCError as exc:
                 if not is_transient(exc):
                     self._limiter.note_answered()
-                    return exc, attempts
+                    return exc, patience.attempts
 
                 if lacks_namespace(exc) and not is_starting:  # the server is starting: full patience again
-                    give_up_at = time.monotonic() + self._patience
+                    patience.renew(self._patience)
                     is_starting = True
 
-                if time.monotonic() >= give_up_at:
-                    return exc, attempts
+                if patience.is_over:
+                    return exc, patience.attempts
 
                 if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
                     self.throttled += 1
@@ -116,10 +115,10 @@ class RetryingCaller:
                 else:
                     self.retried += 1
 
-                await asyncio.sleep(backoff_seconds(attempts))
+                await patience.wait()
             else:
                 self._limiter.note_answered()
-                return answer, attempts
+                return answer, patience.attempts
 
     async def call_service(self, method: Callable[..., Awaitable[Answer]], request: Any) -> _Called[Answer]:
         """`call` a method of the workflow service, without the SDK's own retries: they would hide a server's limit."""

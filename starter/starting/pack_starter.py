@@ -1,6 +1,5 @@
 """The pack starter: sends chunks of messages to their packs and reads the outcome of each message."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import pack_index, pack_workflow_id
 from shared.packs.counts import FIRST, count_due, count_entries
 from shared.settings import Settings
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import Patience
 from shared.temporal.connect import to_raw_bytes
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
@@ -79,20 +78,21 @@ class PackStarter:
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> ChunkReceipts[Tag]:
         """Start the messages of a chunk and give their receipts; a retry within a session changes nothing."""
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
+        patience = Patience(self._settings.patience)
         answer = await self._admit_once(chunk, session)
-        attempts = 0
-        while full := [position for position, outcome in answer.outcomes.items() if outcome is _FULL]:
-            if self._layouts is None or time.monotonic() >= give_up_at:
-                break
-            await asyncio.sleep(backoff_seconds(attempts))
-            attempts += 1
 
+        while full := [position for position, outcome in answer.outcomes.items() if outcome is _FULL]:
+            if self._layouts is None or patience.is_over:
+                break
+
+            await patience.wait()
             # under a token of its own: the pack would only repeat what it said of the last one
-            again = await self._admit_once(chunk.pick(full), f"{session}/{attempts}")
+            again = await self._admit_once(chunk.pick(full), f"{session}/{patience.attempts}")
+
             for position in full:
                 del answer.outcomes[position]
             answer.outcomes.update((full[position], outcome) for position, outcome in again.outcomes.items())
+
         return self._make_receipts(chunk, answer)
 
     async def _admit_once(self, chunk: Chunk[Any], session: str) -> "_Answer":
@@ -183,8 +183,7 @@ class PackStarter:
 
     async def _query_receipt(self, name: str, token: str) -> dict[str, Any]:
         pack = self._client.get_workflow_handle(name)
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
-        attempts = 0
+        patience = Patience(self._settings.patience)
 
         while True:
             try:
@@ -195,12 +194,11 @@ class PackStarter:
                     unserved = f"no worker serves its pack {name} (task queue {queue})"
                     raise RetryLater(f"{unserved}, which has it and will take it in") from None
 
-            if time.monotonic() >= give_up_at:
-                patience = self._settings.patience
-                raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")
+            if patience.is_over:
+                span = self._settings.patience
+                raise RetryLater(f"its pack {name} has it, but did not tell within {span} what became of it")
 
-            attempts += 1
-            await asyncio.sleep(backoff_seconds(attempts))
+            await patience.wait()
 
 
 def _group_by_pack(ids: Sequence[str], positions: Sequence[int], packs: int) -> dict[int, list[int]]:

@@ -1,8 +1,6 @@
 """The sender: sends signals to messages, one by one or in bulk, and reports the results."""
 
-import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,7 +25,7 @@ from shared.messages.signals import (
     name_request,
 )
 from shared.settings import Settings
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import Patience
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
 from shared.temporal.search_attributes import STATE
 from shared.temporal.workflow_calls import set_priority
@@ -129,19 +127,18 @@ class Sender:
         """Send the signal to each of a stream, see `Control.send_to_each`."""
         pool = TaskPool[None](self._settings.in_flight)
         # for all such packs together, because thousands may be full
-        full_until = time.monotonic() + self._settings.patience.total_seconds()
+        patience_with_full = Patience(self._settings.patience)
 
         async def submit_all() -> None:
             async for group in group_names(names, self._packs.layouts):
-                await pool.submit(self._send_patiently(group, counts, full_until))
+                await pool.submit(self._send_patiently(group, counts, patience_with_full))
 
         async with contextlib.aclosing(pool.results(submit_all())) as results:
             async for _ in results:
                 pass
 
-    async def _send_patiently(self, group: Group, counts: SignalCounts, full_until: float) -> None:
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
-        attempts = 0
+    async def _send_patiently(self, group: Group, counts: SignalCounts, patience_with_full: Patience) -> None:
+        patience = Patience(self._settings.patience)
 
         while True:
             try:
@@ -153,9 +150,9 @@ class Sender:
                 return
             except RetryLater as exc:
                 is_full = isinstance(exc, HistoryFull)
-                if time.monotonic() < (full_until if is_full else give_up_at):
-                    attempts += 1
-                    await asyncio.sleep(backoff_seconds(attempts))
+                has_given_up = patience_with_full.is_over if is_full else patience.is_over
+                if not has_given_up:
+                    await patience.wait()
                     continue
 
                 if not is_full:

@@ -1,7 +1,5 @@
 """The upsert: starts a message, or changes it if it is alive, in one call that may be repeated."""
 
-import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +15,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_index, workflow_id
 from shared.messages.signals import Revise, write_moment
 from shared.settings import Settings
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import Patience
 from shared.temporal.connect import is_missing, translate_rpc_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
@@ -101,8 +99,7 @@ class UpsertSender:
         """Read a message's status once it has taken its signals; raises RetryLater if it does not within `patience`."""
         name = workflow_id(delivery.kind, delivery.id)
         layout = await self._packs.layouts.find(delivery.kind)
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
-        attempts = 0
+        patience = Patience(self._settings.patience)
 
         while True:
             if layout is None:
@@ -113,9 +110,8 @@ class UpsertSender:
             if status is not None:
                 return status
 
-            if time.monotonic() >= give_up_at:
+            if patience.is_over:
                 told = f"did not tell within {self._settings.patience} what became of it"
                 raise RetryLater(f"{name} has the signal, but {told}; 'dormice show {name}' tells more")
 
-            attempts += 1
-            await asyncio.sleep(backoff_seconds(attempts))
+            await patience.wait()

@@ -2,10 +2,11 @@
 
 import asyncio
 import math
+from datetime import timedelta
 
 import pytest
 
-from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
+from shared.temporal.backoff import BACKOFF_MAX_SECONDS, Patience, backoff_seconds
 from starter.starting.calls import RateLimiter
 
 
@@ -169,3 +170,15 @@ def test_a_backoff_doubles_up_to_its_cap(attempts: int) -> None:
     ceiling = min(BACKOFF_MAX_SECONDS, 0.1 * 2 ** min(attempts, 10))
 
     assert ceiling / 2 <= backoff_seconds(attempts) <= ceiling
+
+
+async def test_patience_counts_attempts_and_ends() -> None:
+    """A caller that is out of patience may be given all of it anew, for instance because the server is starting."""
+    patience = Patience(timedelta())
+    assert patience.is_over
+
+    patience.renew(timedelta(minutes=1))
+    await patience.wait()
+
+    assert not patience.is_over
+    assert patience.attempts == 2
