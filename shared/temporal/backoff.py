@@ -1,4 +1,4 @@
-"""The backoff: how long every caller waits before it calls the server again after a failure, and when it gives up."""
+"""The backoff: how long every caller waits before it calls the server again, and when it gives up."""
 
 import asyncio
 import random
@@ -8,11 +8,19 @@ from datetime import timedelta
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
 
+REST = 10.0
+"""What is read on and on rests this many times as long as reading it took: a tenth of the time at most."""
+
 
 def backoff_seconds(attempts: int) -> float:
     """Return the wait after `attempts` failures in a row: doubled each time, up to a limit, its upper half random."""
     ceiling = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(attempts, 10))
     return ceiling * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
+
+
+def rest_seconds(took: float, least: float, times: float = REST) -> float:
+    """Return the wait after a reading that took `took` seconds, so that its price does not grow with what there is."""
+    return max(least, took * times)
 
 
 class Patience:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import MessageNotFound, RetryLater
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_exact, format_moment
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import backoff_seconds, rest_seconds
 from starter.local.terminal import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from starter.steering.status.listing import ListedMessage
 
 INTERVAL_SECONDS = 2.0
-REST = 10.0
-"""A look is followed by a pause of so many times its length, so that it takes a tenth of the server's time at most."""
-
 FOLLOWED_MAX = 1000
 PAGES_MAX = 10
 LOOKED_UP_MAX = 50
@@ -71,7 +68,7 @@ class Following:
                 if failures:
                     echo_err("the server answers again")
                 failures = 0
-                pause = max(INTERVAL_SECONDS, REST * (time.monotonic() - began))
+                pause = rest_seconds(time.monotonic() - began, INTERVAL_SECONDS)
 
     async def _read_and_compare(self, *, is_first: bool = False) -> bool:
         """Compare the list with the look before; gives whether all of it was read."""

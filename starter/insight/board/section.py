@@ -6,11 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from shared.errors import DormiceError
-from shared.temporal.backoff import backoff_seconds
+from shared.temporal.backoff import REST, backoff_seconds, rest_seconds
 from shared.temporal.connect import translate_rpc_errors
-
-REST = 10.0
-"""A section rests for so many times as long as its reading took: it occupies a server for a tenth of the time."""
 
 Value = TypeVar("Value")
 
@@ -44,7 +41,7 @@ class Section(Generic[Value]):
             try:
                 await self.read_once()
                 failures = 0
-                pause = max(interval, self._rest * (time.monotonic() - began))
+                pause = rest_seconds(time.monotonic() - began, interval, self._rest)
             except DormiceError as exc:
                 failures += 1
                 self.fault = str(exc)

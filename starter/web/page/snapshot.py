@@ -13,12 +13,13 @@ from temporalio.service import RPCError
 
 from shared.errors import DormiceError
 from shared.messages.timespan import format_seconds
+from shared.temporal.backoff import rest_seconds
 from shared.temporal.connect import translate_rpc_error
 
 DEADLINE_SECONDS = 10.0
 """Most that a view waits for what it shows."""
-SHARE = 0.05
-"""Most of the time that goes into reading, while people look: what takes a second is read every 20 seconds."""
+REST = 20.0
+"""While people look, a value rests this many times as long as reading it took: what takes 1 s is read every 20 s."""
 
 Value = TypeVar("Value")
 Value_co = TypeVar("Value_co", covariant=True)
@@ -92,5 +93,5 @@ class Snapshot(Generic[Value]):
             self._part = Part(self._part.value, problem=said)
         finally:
             now = time.monotonic()
-            self._fresh_until = now + max(self._fresh, (now - begun) / SHARE)
+            self._fresh_until = now + rest_seconds(now - begun, self._fresh, REST)
             self._reading = None
