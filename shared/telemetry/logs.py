@@ -18,6 +18,9 @@ CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
 """Seconds between two lines of one kind, for loggers that log each attempt (about 30 a second) while a broker, a server
 or a telemetry receiver is away. OpenTelemetry gets the longest pause: nothing here depends on a receiver."""
 
+THROTTLED_SECONDS = 10.0
+"""Minimum time between two lines that share a throttle: while a server is away, thousands fail every second."""
+
 WORDY = ("httpx", "httpcore", "urllib3", "py4j")
 """Loggers that log each request or step: nothing below a warning is shown, unless the level is debug."""
 
@@ -44,6 +47,22 @@ class MessageFields(Protocol):
 
 ABOUT: ContextVar[MessageFields | None] = ContextVar("ABOUT", default=None)
 """What the current task works on; the tasks and threads that it starts inherit it."""
+
+
+class LogThrottle:
+    """Lets one line through every THROTTLED_SECONDS, for whoever logs each of many failures."""
+
+    def __init__(self) -> None:
+        self._silent_until = 0.0
+
+    def lets_through(self) -> bool:
+        """Return whether a line may be logged now; if so, it counts as logged."""
+        now = time.monotonic()
+        if now < self._silent_until:
+            return False
+
+        self._silent_until = now + THROTTLED_SECONDS
+        return True
 
 
 def set_up_logs(settings: Settings) -> None:

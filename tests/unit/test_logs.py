@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from shared.telemetry.logs import LogThrottle
+
 ROOT = Path(__file__).parents[2]
 
 BEGIN = """
@@ -136,3 +138,10 @@ def test_a_warning_of_a_wordy_library_is_written() -> None:
     (line,) = log("logging.getLogger('httpx').warning('unusual')")
 
     assert json.loads(line)["message"] == "unusual"
+
+
+def test_a_throttle_lets_one_line_through_for_a_while() -> None:
+    """Thousands of failures a second, while a server is away, are one line now and then."""
+    throttle = LogThrottle()
+
+    assert [throttle.lets_through() for _ in range(3)] == [True, False, False]

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from shared.errors import RetryLater
+from shared.telemetry.logs import LogThrottle
 from shared.telemetry.spans import NO_SPAN
 from shared.temporal.backoff import backoff_seconds
 from starter.intake.bridge.offsets import Assignment
@@ -27,9 +27,6 @@ REFUSED = "Refused"
 
 DEAD = "dead"
 """Outcome of a record that is written as a dead letter."""
-
-SILENT_SECONDS = 10.0
-"""Minimum time between two log lines about failures: while a server is away, thousands fail every second."""
 
 WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 """Writes a dead letter (record, error class, message); raises RetryLater while the broker does not accept it."""
@@ -72,7 +69,7 @@ class DeliveryLoop:
     _beside: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
     _is_closed: bool = field(default=False, init=False)
     _is_pumping: bool = field(default=False, init=False)
-    _silent_until: float = field(default=0.0, init=False)
+    _log_throttle: LogThrottle = field(default_factory=LogThrottle, init=False)
     _window: Window = field(default_factory=Window, init=False)
 
     async def run(self) -> None:
@@ -155,8 +152,7 @@ class DeliveryLoop:
             self._acknowledge([pending], receipt.outcome)
 
     def _log_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
-        if (now := time.monotonic()) >= self._silent_until:
-            self._silent_until = now + SILENT_SECONDS
+        if self._log_throttle.lets_through():
             failure = {"reason": receipt.reason, "failures": self.outcomes.counts[receipt.outcome]}
             extra = {**describe_held(pending, self.formats), **failure}
             logger.warning("not delivered yet, and tried again", extra=extra)

@@ -18,6 +18,7 @@ from typing import Any
 
 from shared.errors import RetryLater
 from shared.messages.placement import Layout
+from shared.telemetry.logs import LogThrottle
 from shared.temporal.backoff import backoff_seconds
 from starter.intake.frontier.buffer.due_buffer import DueBuffer
 from starter.intake.frontier.crawl_url import CrawlUrl
@@ -33,8 +34,6 @@ PUTS_A_CALL = 1000
 LOOKED_UP_AT_ONCE = 16
 LOOK_UP_AFTER = 4
 """Look up after this many failures, about one or two seconds."""
-SILENT_SECONDS = 10.0
-"""Minimum time between two log lines about URLs that can't be stored."""
 
 
 class PutStatus(enum.StrEnum):
@@ -108,7 +107,7 @@ class Puts:
         self._pumps: dict[int, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(CALLS_AT_ONCE)
         self._look_ups = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
-        self._silent_until = 0.0
+        self._log_throttle = LogThrottle()
         self._is_closed = False
         self.fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the error that nothing can be stored with."""
@@ -265,8 +264,7 @@ class Puts:
                 self._buffer.end_put(put.message_id, time.time())
 
     def _warn(self, reason: str) -> None:
-        if (now := time.monotonic()) >= self._silent_until:
-            self._silent_until = now + SILENT_SECONDS
+        if self._log_throttle.lets_through():
             logger.warning("URLs can't be stored", extra={"action": "put_failed", "reason": reason})
 
     def _fail(self, put: Put) -> None:

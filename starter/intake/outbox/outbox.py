@@ -16,6 +16,7 @@ from psycopg import AsyncServerCursor, ProgrammingError
 
 from shared.errors import RetryLater
 from shared.messages.placement import workflow_id
+from shared.telemetry.logs import LogThrottle
 from shared.temporal.backoff import backoff_seconds
 from starter.intake.outbox.backlog import Backlog, Connection, count_rows
 from starter.intake.outbox.batch import BatchOutcome, BatchSender
@@ -37,8 +38,6 @@ LINGER_SECONDS = 0.05
 """Shortest time between two looks while few rows come: those of this time share a call to their pack."""
 
 COUNT_EVERY_SECONDS = 10.0
-SILENT_SECONDS = 10.0
-"""Minimum time between two log lines about rows that can't be stored now."""
 
 PROBLEM_MAX = 500
 
@@ -68,7 +67,7 @@ class Outbox:
         """Set when there may be rows that start messages, or others: these are taken side by side."""
         self._is_stopping = False
         self._failures = 0
-        self._silent_until = 0.0
+        self._log_throttle = LogThrottle()
         self.gap = "starting"
         """Why rows can't be read now; empty while they can."""
         self.counts = Counter[str]()
@@ -176,8 +175,7 @@ class Outbox:
             extra = {**about, "reason": problem, "failed": len(outcome.failed)}
             logger.warning("row can't become a message, and stays until it is corrected", extra=extra)
 
-        if outcome.left and (now := time.monotonic()) >= self._silent_until:
-            self._silent_until = now + SILENT_SECONDS
+        if outcome.left and self._log_throttle.lets_through():
             extra = {"reason": outcome.reason, "rows": outcome.left.total()}
             logger.warning("rows are not stored yet, and tried again", extra=extra)
 
