@@ -310,12 +310,11 @@ def _has_plain_options(fields: dict[str, Any]) -> bool:
     priority = fields["priority"]
     version = fields["schema_version"]
 
-    if type(tolerance) is not float:
-        if type(tolerance) is not int or tolerance > _TOLERANCE_SECONDS_MAX:
-            return False
-        tolerance = fields["tolerance_seconds"] = float(tolerance)
+    if type(tolerance) not in (int, float) or not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX:
+        return False
+    fields["tolerance_seconds"] = float(tolerance)
 
-    if not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX or type(version) is not int or version != 1:
+    if type(version) is not int or version != 1:
         return False
     if type(priority) is not int or not 1 <= priority <= 5:
         return False
