@@ -178,9 +178,11 @@ class Envelope(BaseModel):
         return int.from_bytes(digest) or 1
 
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     name: None if at.is_required() else at.default for name, at in Envelope.model_fields.items()
 }
+"""What each field is when it is left out."""
+
 _OPTIONAL = frozenset(name for name, at in Envelope.model_fields.items() if not at.is_required())
 _SELDOM_TEXTS = (("tenant", TENANT_MAX_BYTES), ("correlation_id", ID_MAX_BYTES), ("idempotency_key", ID_MAX_BYTES))
 _set = object.__setattr__  # the model is frozen
@@ -246,23 +248,22 @@ def find_misfit(kind: str, payload: Any, checks: Mapping[str, PayloadCheck]) -> 
     return None if check is None else check(payload)
 
 
-def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | None:
+def parse_envelope_fast(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | None:
     """Give what `parse_envelope` gives for ordinary fields, parsed from JSON, in half its time; None if in doubt."""
     given = drop_nulls(given)
-    fields = {**_DEFAULTS, **given}
+    fields = {**DEFAULTS, **given}
     kind = fields["kind"]
     message_id = fields["id"]
-    lane = fields["lane"]
     at = fields["scheduled_at"]
-    if len(fields) > len(_DEFAULTS) or type(kind) is not str or kind not in rules.kinds or kind in rules.expires_after:
+    if len(fields) > len(DEFAULTS) or type(kind) is not str or kind not in rules.kinds or kind in rules.expires_after:
         return None
-    if lane is None:
-        lane = fields["lane"] = rules.kinds[kind]
-    if type(lane) is not str or lane not in _LANES or not KIND_PATTERN.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+    if fields["lane"] is None:
+        fields["lane"] = rules.kinds[kind]
+    if not KIND_PATTERN.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
         return None
     if type(message_id) is int:
         message_id = fields["id"] = str(message_id)
-    if not _is_plain_id(message_id) or not _has_plain_options(fields):
+    if not is_plain_id(message_id) or not has_plain_options(fields):
         return None
 
     if at is not None:
@@ -296,14 +297,18 @@ def _is_plain(text: Any, bytes_max: int) -> bool:
     return len(encoded) <= bytes_max
 
 
-def _is_plain_id(text: Any) -> bool:
+def is_plain_id(text: Any) -> bool:
     """Return whether this is surely an id."""
     return _is_plain(text, ID_MAX_BYTES) and text != "" and text not in DOT_IDS
 
 
-def _has_plain_options(fields: dict[str, Any]) -> bool:
+def has_plain_options(fields: dict[str, Any]) -> bool:
     """Return whether the fields that most messages leave out are surely valid; makes the tolerance a float."""
     if fields["expires_at"] is not None:
+        return False
+
+    lane = fields["lane"]
+    if lane is not None and (type(lane) is not str or lane not in _LANES):
         return False
 
     tolerance = fields["tolerance_seconds"]

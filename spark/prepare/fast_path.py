@@ -10,16 +10,14 @@ from typing import Any, Self
 import orjson
 
 from shared.errors import InvalidEnvelope
-from shared.lanes import LANES
 from shared.messages.envelope import (
-    DOT_IDS,
-    ID_MAX_BYTES,
-    TENANT_MAX_BYTES,
-    TOLERANCE_MAX,
+    DEFAULTS,
     EnvelopeRules,
     PayloadCheck,
     drop_nulls,
     find_misfit,
+    has_plain_options,
+    is_plain_id,
     parse_envelope,
 )
 from shared.messages.json_value import MAX_DEPTH, find_flaw
@@ -28,19 +26,16 @@ from shared.messages.timespan import HORIZON
 _FIRST_MOMENT = datetime(2, 1, 1, tzinfo=UTC)  # earlier ones may have an offset that leads out of the calendar
 _ID_LIMIT = 10**18  # larger whole numbers are left to the rules
 _DAY = timedelta(days=1)
-_TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
 _MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}(:?\d{2})?)$"
 """Moments that Arrow reads as Python does: it refuses more digits than microseconds, and Python cuts them off."""
-_NUMBERS = {"schema_version": 1, "priority": 3, "tolerance_seconds": 0.0}
-_TEXTS = {"tenant": TENANT_MAX_BYTES, "correlation_id": ID_MAX_BYTES, "idempotency_key": ID_MAX_BYTES}
-_REST = ("lane", *_NUMBERS, *_TEXTS)
-_DEFAULTS = (0.0, 3, "", "", "")
-
 COLUMNS = (
     *("kind", "id", "lane", "scheduled_at", "payload"),
     *("tolerance_seconds", "priority", "tenant", "correlation_id", "idempotency_key"),
 )
 """What is known of an ordinary row, in this order."""
+
+_OPTIONS = COLUMNS[COLUMNS.index("payload") + 1 :]
+_NO_OPTIONS = tuple(DEFAULTS[name] for name in _OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ class FastPath:
             return None
         if type(name) is int and -_ID_LIMIT < name < _ID_LIMIT:
             name = str(name)
-        if type(name) is not str or not name or not _is_plain(name, ID_MAX_BYTES) or name in DOT_IDS:
+        if not is_plain_id(name):
             return None
         if at is not None and not (at.isascii() if type(at) is str else _has_offset(at)):
             return None
@@ -97,10 +92,12 @@ class FastPath:
 
         others = len(fields) - 2 - ("scheduled_at" in fields) - ("payload" in fields)
         if not others:
-            return (kind, name, lane, at, text, *_DEFAULTS)
+            return (kind, name, lane, at, text, *_NO_OPTIONS)
 
-        rest = _check_rest(fields, lane, others)
-        return None if rest is None else (kind, name, rest[0], at, text, *rest[1:])
+        known = {**DEFAULTS, **fields}
+        if len(known) > len(DEFAULTS) or not has_plain_options(known):
+            return None
+        return (kind, name, known["lane"] or lane, at, text, *[known[option] for option in _OPTIONS])
 
     def read_moments(self, given: Sequence[str | datetime | None]) -> Any:
         """Give moments as an array of Arrow, null for those in doubt, and for those that are null."""
@@ -123,41 +120,9 @@ class FastPath:
         return compute.if_else(is_sure, moments, None)
 
 
-def _is_plain(text: str, bytes_max: int) -> bool:
-    """Whether text has a good length and no character that the rules may refuse."""
-    if not text.isprintable():
-        return False
-    encoded = text if text.isascii() else text.encode()
-    return len(encoded) <= bytes_max
-
-
 def _has_offset(at: Any) -> bool:
     """Whether a value is a moment with an offset that leads out of no calendar."""
     return type(at) is datetime and at.tzinfo is not None and at.year > 1
-
-
-def _check_rest(fields: Mapping[str, Any], lane: str, count: int) -> tuple[str, float, int, str, str, str] | None:
-    """Check the fields that most rows don't have, `count` of them; None when in doubt, or when there are others."""
-    given = {name: fields[name] for name in _REST if name in fields}
-    if len(given) != count:
-        return None
-
-    wanted = given.get("lane")
-    version, priority, tolerance = (given.get(name, value) for name, value in _NUMBERS.items())
-    texts = [given.get(name, "") for name in _TEXTS]
-    if wanted is not None and (type(wanted) is not str or wanted not in LANES):
-        return None
-    if type(version) is not int or version != 1 or type(priority) is not int or not 1 <= priority <= 5:
-        return None
-    if type(tolerance) not in (int, float) or not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX:
-        return None
-
-    if not all(
-        type(text) is str and _is_plain(text, limit) for text, limit in zip(texts, _TEXTS.values(), strict=True)
-    ):
-        return None
-
-    return (wanted or lane, float(tolerance), priority, *texts)
 
 
 def _read_texts(texts: Any, kind: Any) -> Any:

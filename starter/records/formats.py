@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shared.errors import InvalidEnvelope
-from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope, read_ordinary
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope, parse_envelope_fast
 from shared.messages.json_value import parse_plain_objects
 from shared.messages.message import NO_TRACE
 from starter.records.dead_letters import find_origin
@@ -51,7 +51,7 @@ class Formats:
 
         for record, document in zip(records, documents, strict=True):
             if document is not None and self._are_envelopes and not record.headers:
-                envelope = read_ordinary(document, self._rules)
+                envelope = parse_envelope_fast(document, self._rules)
                 if envelope is not None and len(record.key or b"") <= ORDINARY_MAX_BYTES:
                     yield Delivery(envelope.kind, envelope.id, record.source, record.offset, envelope)
                     continue
@@ -93,7 +93,7 @@ class Formats:
 
     def _check(self, fields: dict[str, Any], rules: EnvelopeRules) -> Envelope:
         try:
-            return read_ordinary(fields, rules) or parse_envelope(fields, rules)
+            return parse_envelope_fast(fields, rules) or parse_envelope(fields, rules)
         except InvalidEnvelope as exc:
             raise DeadRecord(exc.flaw, exc.problem, exc.field) from exc
 

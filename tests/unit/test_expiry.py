@@ -13,7 +13,7 @@ from activities.api.handler import ExpiryFunction, Handler
 from activities.testing import BEGIN, Life, live, make_message
 from shared.errors import InvalidEnvelope, InvalidHandler
 from shared.messages.decision import begin, decide
-from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope, read_ordinary
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope, parse_envelope_fast
 from shared.messages.message import HandlerCall, MessageState, Outcome
 from shared.messages.outcome_event import to_event
 from shared.messages.placement import PackSpread
@@ -206,7 +206,7 @@ def test_an_envelope_has_an_expiry_of_its_own_or_its_handlers(
     envelope = parse_envelope({"id": "1", **given}, RULES)
 
     assert envelope.expires_at == expected
-    assert read_ordinary({"id": "1", **given}, RULES) == (envelope if expected is None else None)
+    assert parse_envelope_fast({"id": "1", **given}, RULES) == (envelope if expected is None else None)
 
 
 def test_an_envelope_that_expires_before_it_is_due_is_refused() -> None:

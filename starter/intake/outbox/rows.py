@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from shared.errors import InvalidEnvelope
-from shared.messages.envelope import EnvelopeRules, parse_envelope, read_ordinary
+from shared.messages.envelope import EnvelopeRules, parse_envelope, parse_envelope_fast
 from shared.messages.json_value import parse_json
 from starter.starting.bulk import Wish
 from starter.starting.delivery import Delivery
@@ -84,7 +84,7 @@ class RowReader:
             return Delivery(row.kind, row.id, self.source, row.seq)
 
         fields = {**names, "payload": self._parse(row), **row.options}
-        envelope = read_ordinary(fields, self.rules) or parse_envelope(fields, self.rules)
+        envelope = parse_envelope_fast(fields, self.rules) or parse_envelope(fields, self.rules)
         if row.action == START:
             return envelope
         return Delivery(envelope.kind, envelope.id, self.source, row.seq, envelope)
