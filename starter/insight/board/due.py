@@ -28,7 +28,7 @@ from starter.insight.due_counts import (
     is_countable,
 )
 from starter.steering.keepers import GateControl
-from starter.steering.packs import Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.selection import Selection, quote
 
 STRETCHES = {
