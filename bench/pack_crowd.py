@@ -244,7 +244,7 @@ class _Crowd:
         """
         stored = await read_stored(self.client, pack_workflow_id(layout.kind, index))
         if stored.state is not None and stored.is_current:
-            return {number_of(each.id): (each.version, each.due_at) for each in stored.state.alive()}
+            return {number_of(each.id): (each.version, each.due_at) for each in stored.state.messages.alive()}
 
         packs = Packs(self.client, Settings(task_queue_prefix=filling.queues))
         found: dict[int, tuple[int | None, float]] = {}

@@ -71,7 +71,7 @@ class _Sleeper:
         begin = time.process_time()
         for batch, found in zip(batches, results, strict=True):
             self._pack.apply_results(batch, found, self._now)
-        self._pack.summary()
+        self._pack.messages.summary()
         self._close()
         return taken + time.process_time() - begin
 
@@ -86,12 +86,19 @@ class _Sleeper:
     def _run(self, batch: Batch) -> list[Any]:
         pack = self._pack
         return [
-            to_result(entry, _come_back(entry), self._now, kind=pack.kind, lane=pack.lane, spread=pack.within)
+            to_result(
+                entry,
+                _come_back(entry),
+                self._now,
+                kind=pack.config.kind,
+                lane=pack.config.lane,
+                spread=pack.config.within,
+            )
             for entry in batch.entries
         ]
 
     def _close(self) -> None:
-        self._pack.entries.close(self._now, self._pack.within)
+        self._pack.entries.close(self._now, self._pack.config.within)
 
 
 def _come_back(entry: Entry) -> Outcome:

@@ -86,7 +86,7 @@ class PackWorkflow(PackSignals):
     async def _sleep(self) -> None:
         """Wait until a message can wait no longer, a batch has answered or a signal has come."""
         self._is_stirred = False
-        wake = self._pack.find_wake(self._batches.open_lanes())
+        wake = self._pack.messages.find_wake(self._batches.open_lanes())
         # what is due and can't begin now needs no timer: it begins when a batch answers
         timer = math.inf if wake <= workflow.time() else wake
         self._alarm.set(timer)
@@ -98,14 +98,14 @@ class PackWorkflow(PackSignals):
 
     def _close_entries(self) -> None:
         if not workflow.unsafe.is_replaying():
-            self._pack.entries.close(workflow.time(), self._pack.within)
+            self._pack.entries.close(workflow.time(), self._pack.config.within)
 
     def _is_run_full(self) -> bool:
         settings = self._batches.settings
         # packs that were filled together would all continue as new in the same minutes, again and again
         is_first = workflow.info().continued_run_id is None
         share = settings.cycles_in_first_run if is_first else settings.cycles_per_run
-        most = max(len(self._pack) * share, options.CONTINUE_AS_NEW_MIN)
+        most = max(len(self._pack.messages) * share, options.CONTINUE_AS_NEW_MIN)
         return self._batches.ended_cycles > most or self._is_history_long()
 
     def _is_history_long(self) -> bool:
@@ -122,7 +122,7 @@ class PackWorkflow(PackSignals):
         pack = self._pack
         if not pack.in_flight.is_answered or not self._is_run_full():
             return False
-        return self._is_history_long() or pack.has_due(self._batches.open_lanes(), workflow.time())
+        return self._is_history_long() or pack.messages.has_due(self._batches.open_lanes(), workflow.time())
 
     async def _take_last_answers(self) -> None:
         """Take answers of batches that came in the same task as the signal that has ended this run.
@@ -143,24 +143,24 @@ class PackWorkflow(PackSignals):
         # encoded at once: the error that ends a run keeps what this function holds until garbage is collected
         held = {SEALED: self.dump_sealed()} if self.sealed else {}
         wire = to_raw_bytes(self._pack.encode(indexed=self._indexed.dump(), **held))
-        workflow.continue_as_new(wire, memo={COUNTS_MEMO: self._pack.counts(workflow.time())})
+        workflow.continue_as_new(wire, memo={COUNTS_MEMO: self._pack.messages.counts(workflow.time())})
 
     async def _forward(self) -> None:
         """Send signals for other packs, in order; each stays queued until the server has accepted it."""
         while part := self._pack.forwarding.first_part():
-            pack = {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()}
+            pack = {**self._pack.config.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()}
             await workflow.execute_activity(FORWARD, to_raw({"pack": pack, "strays": part}), **options.FORWARD_CALL)
             del self._pack.forwarding[: len(part)]
 
     def _publish(self) -> None:
         """Write what changed into the index, where readers find it without a worker."""
-        summary = self._pack.summary()
+        summary = self._pack.messages.summary()
         index = PackIndex(summary.due_at, summary.parked > 0, summary.earliest_at)
         updates = pack_updates(self._indexed, index, self._batches.settings.index_after)
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
-        set_details(description.describe_pack(self._pack.kind, self._pack.lane, summary))
+        set_details(description.describe_pack(self._pack.config.kind, self._pack.config.lane, summary))
 
     @workflow.query
     def status(self, message_id: str) -> dict[str, Any] | None:
@@ -171,7 +171,7 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def known(self, message_id: str) -> dict[str, Any]:
         """All about a message; an unknown one gets an answer too, so that "not here" differs from "no answer"."""
-        return {"status": self.status(message_id), "moved_to": self._pack.moved_to(message_id)}
+        return {"status": self.status(message_id), "moved_to": self._pack.messages.moved_to(message_id)}
 
     @workflow.query
     def explain(self, message_id: str) -> dict[str, Any] | None:
@@ -181,28 +181,28 @@ class PackWorkflow(PackSignals):
 
     def _find(self, message_id: str) -> MessageState | None:
         # the SDK does not check types of arguments; a query with a wrong one is answered with this error
-        return self._pack.find(require("the message's id", message_id, is_text, "a string"))
+        return self._pack.messages.find(require("the message's id", message_id, is_text, "a string"))
 
     @workflow.query
     def overview(self) -> dict[str, Any]:
         """How many messages there are, and what the pack waits for."""
-        return description.describe_overview(self._pack.summary()) | {
-            "packs": self._pack.packs,
+        return description.describe_overview(self._pack.messages.summary()) | {
+            "packs": self._pack.config.packs,
             "strays": len(self._pack.forwarding),
-            "staying": len(self._pack.leaving),
+            "staying": len(self._pack.messages.leaving),
         }
 
     @workflow.query
     def page(self, request: dict[str, Any]) -> dict[str, Any]:
         """Messages that match a filter, in order of id, after a given id, up to a limit; and how many match in all."""
         is_over = request.get("state") in ENDS
-        messages = self._pack.finished() if is_over else self._pack.alive()
+        messages = self._pack.messages.finished() if is_over else self._pack.messages.alive()
         return description.page_of(messages, request)
 
     @workflow.query
     def due(self, edges: list[float]) -> dict[str, Any]:
         """Count by lane the messages that are due before each of the rising `edges`."""
-        return {"lanes": description.count_due(self._pack.alive(), edges)}
+        return {"lanes": description.count_due(self._pack.messages.alive(), edges)}
 
     @workflow.query
     def receipt(self, token: str) -> dict[str, Any] | None:

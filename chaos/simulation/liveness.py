@@ -57,7 +57,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         view = _view(run)._pack
 
     pack = view or _view(run)._pack
-    for state in (*pack.alive(), *pack.finished()):
+    for state in (*pack.messages.alive(), *pack.messages.finished()):
         if state.id in found and not found[state.id].ended and not state.ended:
             raise Violation(f"{state.id} is alive in two packs")
         found[state.id] = state
@@ -65,10 +65,10 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
             _check_late(f"{run.workflow_id}, {state.id}", state, now)
             _check_parked(state)
 
-    if view is not None and (len(pack.forwarding) or pack.leaving):
+    if view is not None and (len(pack.forwarding) or pack.messages.leaving):
         raise Violation(
             f"{run.workflow_id} still has {len(pack.forwarding)} messages of other packs, "
-            f"and {len(pack.leaving)} that leave"
+            f"and {len(pack.messages.leaving)} that leave"
         )
 
 

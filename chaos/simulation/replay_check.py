@@ -51,6 +51,6 @@ def _summarize(replica: Replica) -> dict[str, Any]:
     pack = replica.object._pack
     return {
         "alive": {entry[ID]: entry[VERSION] for entry in pack.entries.read()},
-        "ended": sorted(pack._ended),
+        "ended": sorted(pack.limits.ended),
         "running": sorted(pack.in_flight.messages),
     }

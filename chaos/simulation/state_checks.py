@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, identity_of, pack_index, pack_workflow_id
 from shared.packs.entry import ID, PAYLOAD, VERSION, Entry, is_ended, measure, sources_of
-from workflows.packs.receipts import RECEIPTS_BYTES_MAX
+from workflows.packs.requests.receipts import RECEIPTS_BYTES_MAX
 from workflows.packs.state import PackState
 
 if TYPE_CHECKING:  # the ledger imports this module, so an import at run time would be circular
@@ -52,24 +52,24 @@ class StateChecks:
         entries = list(pack.entries.read())
         alive = frozenset(entry[ID] for entry in entries) | frozenset(pack.in_flight.messages)
         before = self._seen[name].alive if name in self._seen else frozenset[str]()
-        self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
+        self._seen[name] = _Seen(alive, pack.config.packs, frozenset(pack.messages.leaving))
         self._check_sizes(name, pack)
 
-        for message_id in sorted(before - alive - frozenset(pack._ended)):
-            if pack_index(message_id, pack.packs) == pack.index:
+        for message_id in sorted(before - alive - frozenset(pack.limits.ended)):
+            if pack_index(message_id, pack.config.packs) == pack.config.index:
                 self._ledger.violate(f"{name} had {message_id} and has it no more")
 
         for message_id in sorted(alive - before):
             self._check_alone(name, pack, message_id)
 
-        for entry in (*entries, *pack._ended.values()):
+        for entry in (*entries, *pack.limits.ended.values()):
             self._check_entry(name, pack, entry)
 
     def _check_batches(self, name: str, workflow: Any) -> None:
         pack: PackState = workflow._pack
         for message_id, running in pack.in_flight.messages.items():
             version = running.entry[VERSION]
-            tracked = self._ledger.of(pack.kind, message_id)
+            tracked = self._ledger.of(pack.config.kind, message_id)
             # from now on signals affect the next version, even if this version's handler is called later
             tracked.decided_from.setdefault(version + 1, self._ledger.now)
             tracked.decided = version
@@ -78,14 +78,14 @@ class StateChecks:
                 self._ledger.violate(f"{name}: {message_id} is at work in batch {running.token}, which is over")
 
     def _check_sizes(self, name: str, pack: PackState) -> None:
-        counted = sum(measure(entry) for entry in (*pack.entries.read(), *pack._ended.values()))
+        counted = sum(measure(entry) for entry in (*pack.entries.read(), *pack.limits.ended.values()))
         counted += sum(running.size for running in pack.in_flight.messages.values())
-        if counted != pack.bytes:
-            self._ledger.violate(f"{name} believes to hold {pack.bytes:,} bytes and holds {counted:,}")
+        if counted != pack.limits.bytes:
+            self._ledger.violate(f"{name} believes to hold {pack.limits.bytes:,} bytes and holds {counted:,}")
         receipts = sum(measure(kept) for kept in pack.receipts.items())
         if receipts > RECEIPTS_BYTES_MAX + RECEIPT_BYTES:
             self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
-        if pack.packs == self._least_packs() and counted > pack.bytes_max + 10_000:
+        if pack.config.packs == self._least_packs() and counted > pack.limits.bytes_max + 10_000:
             self._ledger.violate(f"{name} holds {counted:,} bytes")
 
     def _least_packs(self) -> int:
@@ -94,13 +94,13 @@ class StateChecks:
     def _check_alone(self, name: str, pack: PackState, message_id: str) -> None:
         for other, there in self._seen.items():
             is_twice = other != name and message_id in there.alive - there.leaving
-            if is_twice and pack_workflow_id(pack.kind, pack_index(message_id, there.packs)) == other:
+            if is_twice and pack_workflow_id(pack.config.kind, pack_index(message_id, there.packs)) == other:
                 self._ledger.violate(f"{message_id} is alive in {other} and in {name}")
 
     def _check_entry(self, name: str, pack: PackState, entry: Entry) -> None:
         message_id: str = entry[ID]
-        tracked = self._ledger.of(pack.kind, message_id)
-        if pack_index(message_id, pack.packs) != pack.index:
+        tracked = self._ledger.of(pack.config.kind, message_id)
+        if pack_index(message_id, pack.config.packs) != pack.config.index:
             return
 
         for source, offset in tracked.offsets.items():
@@ -119,7 +119,7 @@ class StateChecks:
             said = "paused" if tracked.is_paused else "resumed"
             self._ledger.violate(f"{name}: {message_id} was {said}, which was acknowledged, and is not")
 
-        self._check_revision(pack.kind, message_id, entry[PAYLOAD]["rev"], name)
+        self._check_revision(pack.config.kind, message_id, entry[PAYLOAD]["rev"], name)
 
     def _check_revision(self, kind: str, message_id: str, revision: int, where: str) -> None:
         tracked = self._ledger.of(kind, message_id)

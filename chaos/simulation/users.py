@@ -51,7 +51,7 @@ from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.starting.start_request import build_pack_request, first_entry, first_state
 from workflows.options import GROWN_AT_ONCE
-from workflows.packs.receipts import KEPT_SECONDS
+from workflows.packs.requests.receipts import KEPT_SECONDS
 
 UNHEARD_SECONDS = 240.0
 """Most seconds until a workflow handles a signal: two tasks that wait long and are lost, one after the other."""

@@ -23,7 +23,7 @@ from starter.starting.layouts import Layouts
 from starter.starting.queries import NO_ANSWER, HistoryRoom, query
 from starter.starting.receipts import KEY_REUSED, ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
-from workflows.packs.receipts import CROWDING, FULL, KNOWN, MOVED_BY, REUSED, REVISED, STOPPED
+from workflows.packs.requests.receipts import CROWDING, FULL, KNOWN, MOVED_BY, REUSED, REVISED, STOPPED
 
 ADMIT = "admit"
 

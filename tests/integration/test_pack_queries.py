@@ -134,7 +134,7 @@ async def test_a_look_at_a_pack_that_sleeps_costs_no_memory(
         raise AssertionError
 
     def is_closed() -> bool:
-        packs = [each for each in gc.get_objects() if isinstance(each, PackState) and each.kind == kind]
+        packs = [each for each in gc.get_objects() if isinstance(each, PackState) and each.config.kind == kind]
         return bool(packs) and not any(vars(pack.entries)["_open"] for pack in packs)
 
     async with serve(never, lanes=("short",), sandbox=False):

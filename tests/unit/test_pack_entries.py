@@ -45,11 +45,11 @@ def test_a_pack_that_closes_its_entries_lives_as_one_that_does_not(
             closing.close()
             closing.pack.entries.is_reading = lambda: True
 
-            assert len(closing.pack) == len(usual.pack)
+            assert len(closing.pack.messages) == len(usual.pack.messages)
             assert look(closing.pack) == look(usual.pack)
-            assert [closing.pack.find(i) for i in IDS] == [usual.pack.find(i) for i in IDS]
-            assert closing.pack.summary() == usual.pack.summary()
-            assert closing.pack.counts(NOW + 5) == usual.pack.counts(NOW + 5)
+            assert [closing.pack.messages.find(i) for i in IDS] == [usual.pack.messages.find(i) for i in IDS]
+            assert closing.pack.messages.summary() == usual.pack.messages.summary()
+            assert closing.pack.messages.counts(NOW + 5) == usual.pack.messages.counts(NOW + 5)
 
             closing.pack.entries.is_reading = lambda: False
         for life in (usual, closing):

@@ -103,7 +103,7 @@ def test_the_next_run_decides_as_this_one_would_have(outcome: Outcome) -> None:
         apply(each, its_batch, outcome)
 
     assert dump(loaded) == dump(pack)
-    assert loaded.bytes == count_bytes(loaded)
+    assert loaded.limits.bytes == count_bytes(loaded)
     assert not loaded.in_flight
 
 
@@ -154,7 +154,7 @@ def test_calls_whose_process_has_died_are_one_failed_attempt_each() -> None:
     assert [find(loaded, letter).attempt for letter in "abc"] == [1, 0, 1]
     assert phases(loaded, "abc") == ["active", "active", "paused"]
     assert (len(loaded.in_flight), loaded.in_flight.batches) == (0, {})
-    assert loaded.bytes == count_bytes(loaded)
+    assert loaded.limits.bytes == count_bytes(loaded)
 
 
 def test_a_message_that_was_not_called_is_as_it_was() -> None:
@@ -167,7 +167,7 @@ def test_a_message_that_was_not_called_is_as_it_was() -> None:
 
     assert find(pack, "a") == before
     assert phases(pack, "b") == ["stopped"]
-    assert pack.bytes == count_bytes(pack)
+    assert pack.limits.bytes == count_bytes(pack)
 
 
 @pytest.mark.parametrize("outcome", [AGAIN, DONE, REJECT, None], ids=["again", "done", "reject", "handed back"])
@@ -181,7 +181,7 @@ def test_a_message_that_belongs_elsewhere_leaves_once_its_call_has_ended(
     answer(pack, take(pack), *[STILL_IN_FLIGHT] * 8)
     pack.resize(2)
     leaving = [name for name in names if pack_index(name, 2) == 1]
-    before = [pack.moved_to(name) for name in leaving]
+    before = [pack.messages.moved_to(name) for name in leaving]
     if is_next_run:
         pack, _ = continue_as_new(pack)
     (batch,) = pack.in_flight.batches.values()
@@ -197,9 +197,9 @@ def test_a_message_that_belongs_elsewhere_leaves_once_its_call_has_ended(
     assert [state.id for state in sent] == leaving
     assert {index for index, _, _ in pack.forwarding} == {1}
     assert {state.version for state in sent} == {0 if outcome in (None, REJECT) else 1}
-    assert {pack.moved_to(name) for name in leaving} == {1}
-    assert all(pack.find(name) is None for name in leaving)
-    assert pack.bytes == count_bytes(pack)
+    assert {pack.messages.moved_to(name) for name in leaving} == {1}
+    assert all(pack.messages.find(name) is None for name in leaving)
+    assert pack.limits.bytes == count_bytes(pack)
 
 
 def test_what_belongs_elsewhere_is_steered_here_until_it_leaves() -> None:

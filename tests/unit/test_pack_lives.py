@@ -50,7 +50,7 @@ class Life:
 
     def close(self) -> None:
         """Close the pack's entries, as when it sleeps for long."""
-        self.pack.entries.close(self.now, self.pack.within)
+        self.pack.entries.close(self.now, self.pack.config.within)
 
     def happen(self, event: tuple[Any, ...]) -> None:
         """Let one event happen."""
@@ -109,7 +109,9 @@ class Life:
             return result
         pack = self.pack
         entry = to_input(pack.in_flight.messages[batch.ids[position]].entry)
-        return to_result(entry, result, self.now, kind=pack.kind, lane=pack.lane, spread=pack.within)
+        return to_result(
+            entry, result, self.now, kind=pack.config.kind, lane=pack.config.lane, spread=pack.config.within
+        )
 
     def _take(self, open_lanes: list[str]) -> None:
         self.begun += 1
@@ -121,7 +123,7 @@ class Life:
 
 def look(pack: PackState) -> dict[str, MessageState]:
     """Give all that a pack knows."""
-    return {state.id: state for state in [*pack.alive(), *pack.finished()]}
+    return {state.id: state for state in [*pack.messages.alive(), *pack.messages.finished()]}
 
 
 @settings(max_examples=300, database=None)
@@ -131,10 +133,10 @@ def test_bytes_are_those_of_what_a_pack_holds(events: list[tuple[Any, ...]]) -> 
     life = Life()
     for event in events:
         life.happen(event)
-        assert life.pack.bytes == count_bytes(life.pack)
+        assert life.pack.limits.bytes == count_bytes(life.pack)
     life.end_batches()
 
-    assert life.pack.bytes == count_bytes(life.pack)
+    assert life.pack.limits.bytes == count_bytes(life.pack)
 
 
 @settings(max_examples=200, database=None)
@@ -145,13 +147,13 @@ def test_a_message_stays_until_it_has_ended(events: list[tuple[Any, ...]]) -> No
     before = dict[str, MessageState]()
     for event in events:
         life.happen(event)
-        alive = [state.id for state in life.pack.alive()]
+        alive = [state.id for state in life.pack.messages.alive()]
         known = look(life.pack)
 
-        assert len(alive) == len(set(alive)) == len(life.pack)
-        assert set(alive).isdisjoint(state.id for state in life.pack.finished())
+        assert len(alive) == len(set(alive)) == len(life.pack.messages)
+        assert set(alive).isdisjoint(state.id for state in life.pack.messages.finished())
         assert {i for i, state in before.items() if not state.ended} <= known.keys()
-        outlook = life.pack.summary()
+        outlook = life.pack.messages.summary()
         assert outlook.asleep + outlook.held + outlook.running == len(alive)
         before = known
 
@@ -176,4 +178,4 @@ def test_every_pack_survives_its_wire_form(events: list[tuple[Any, ...]], later:
         for batch in list(pack.in_flight.batches.values()):
             pack.apply_results(batch, [END.dump()] * len(batch.left), life.now)
     assert look(loaded) == look(life.pack)
-    assert loaded.summary() == life.pack.summary()
+    assert loaded.messages.summary() == life.pack.messages.summary()

@@ -110,10 +110,10 @@ def test_a_pull_is_read_as_it_was_written_or_not_at_all(flaw: dict[str, Any]) ->
 
 def test_the_index_tells_from_when_on_a_pack_may_be_pulled() -> None:
     """The earliest moment of all its messages, written with the first due one and only with that."""
-    outlook = hold(ahead("a", 3, NOW + 60), ahead("b", 4, NOW + 30), entry("c", NOW + 5 * HOUR)).summary()
+    outlook = hold(ahead("a", 3, NOW + 60), ahead("b", 4, NOW + 30), entry("c", NOW + 5 * HOUR)).messages.summary()
     index = PackIndex(outlook.due_at, earliest_at=outlook.earliest_at)
     first = {u.key: u.value and u.value.timestamp() for u in pack_updates(PackIndex.load(None), index, 60.0)}
 
     assert first == {DUE_AT: NOW + 3 * HOUR, EARLIEST_AT: NOW + 30}
     assert pack_updates(index, replace(index, earliest_at=NOW + 59), 60.0) == []
-    assert hold().summary().earliest_at == math.inf
+    assert hold().messages.summary().earliest_at == math.inf

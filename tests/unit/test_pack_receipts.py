@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.packs.entry import measure
-from workflows.packs.receipts import KEPT_SECONDS, RECEIPTS_BYTES_MAX, PackReceipts
+from workflows.packs.requests.receipts import KEPT_SECONDS, RECEIPTS_BYTES_MAX, PackReceipts
 
 NOW = 1_795_291_200.0
 SENTENCE = "the payload finds no room in pack 3 of kind 'feed'; spread the kind over more packs"

@@ -71,7 +71,7 @@ def entry(message_id: str, due_at: float = NOW, *, lane: str = "short", **fields
 
 def admit(pack: PackState, *entries: Entry, name: str = "", now: float = NOW, **chunk: Any) -> dict[str, Any]:
     """Hand a chunk to a pack and give its receipt."""
-    token = name or f"{len(pack)}-{entries}"
+    token = name or f"{len(pack.messages)}-{entries}"
     pack.admit({"token": token, "entries": list(entries)} | chunk, now)
     receipt = pack.receipts.find(token)
     assert receipt is not None
@@ -103,7 +103,11 @@ def apply(pack: PackState, batch: Batch, *outcomes: Outcome, now: float = NOW) -
     for n, position in enumerate(batch.left):
         entry = pack.in_flight.messages[batch.ids[position]].entry
         outcome = outcomes[min(n, len(outcomes) - 1)]
-        results.append(to_result(to_input(entry), outcome, now, kind=pack.kind, lane=pack.lane, spread=pack.within))
+        results.append(
+            to_result(
+                to_input(entry), outcome, now, kind=pack.config.kind, lane=pack.config.lane, spread=pack.config.within
+            )
+        )
     pack.apply_results(batch, json.loads(encode_json(results)), now)
 
 
@@ -116,7 +120,7 @@ def run(pack: PackState, *outcomes: Outcome, now: float = NOW) -> Batch:
 
 def find(pack: PackState, message_id: str) -> MessageState:
     """Give a message that the pack must know."""
-    state = pack.find(message_id)
+    state = pack.messages.find(message_id)
     assert state is not None, message_id
     return state
 
@@ -155,7 +159,7 @@ def test_a_chunk_that_comes_again_changes_nothing() -> None:
     run(pack, DONE)
 
     assert admit(pack, entry("a"), entry("b"), name="t", restarts=True) == first
-    assert (phases(pack, "a"), pack.find("b")) == (["done"], None)
+    assert (phases(pack, "a"), pack.messages.find("b")) == (["done"], None)
 
 
 def test_a_pack_takes_more_than_its_size_and_says_how_crowded_it_is() -> None:
@@ -166,8 +170,8 @@ def test_a_pack_takes_more_than_its_size_and_says_how_crowded_it_is() -> None:
 
     assert few == {"known": [], "refused": {}, "moved": {}}
     assert many == {"known": [], "refused": {}, "moved": {}, "crowding": 2.5}
-    assert len(pack) == 30
-    assert count_bytes(pack) == pack.bytes
+    assert len(pack.messages) == 30
+    assert count_bytes(pack) == pack.limits.bytes
 
 
 def test_a_pack_of_few_is_not_crowded_whatever_its_size() -> None:
@@ -183,10 +187,10 @@ def test_a_pack_without_room_for_the_bytes_is_full() -> None:
     pack = build()
     receipt = admit(pack, *(entry(f"m{n}", payload="x" * 4000) for n in range(110)))
 
-    assert receipt["full"] == list(range(len(pack), 110))
+    assert receipt["full"] == list(range(len(pack.messages), 110))
     assert receipt["refused"] == {}
     assert receipt["crowding"] == pytest.approx(2, abs=0.05)
-    assert STATE_BYTES_MAX - 5000 < pack.bytes <= STATE_BYTES_MAX
+    assert STATE_BYTES_MAX - 5000 < pack.limits.bytes <= STATE_BYTES_MAX
     assert "full" not in admit(pack, entry("small"))
 
 
@@ -195,11 +199,11 @@ def test_a_finished_message_that_is_forgotten_for_room_can_start_anew() -> None:
     pack = hold(entry("z"))
     run(pack, DONE)
     admit(pack, *(entry(f"m{n}", payload="x" * 4000) for n in range(97)))
-    room = STATE_BYTES_MAX - pack.bytes + 1
+    room = STATE_BYTES_MAX - pack.limits.bytes + 1
     receipt = admit(pack, entry("z", payload="x" * (room - measure(entry("z", payload="")))), restarts=True)
 
     assert "full" not in receipt
-    assert (phases(pack, "z"), count_bytes(pack)) == (["active"], pack.bytes)
+    assert (phases(pack, "z"), count_bytes(pack)) == (["active"], pack.limits.bytes)
 
 
 @pytest.mark.parametrize(("moment", "is_taken"), [(NOW - 9, True), (NOW, True), (NOW + 0.001, False), (NOW + 9, False)])
@@ -238,7 +242,7 @@ def test_what_a_worker_has_decided_counts_as_if_the_pack_had(outcome: Outcome, r
     given = hold(*map(entry, "abc"))
     decided = hold(*map(entry, "abc"))
     for pack in (given, decided):
-        pack.bytes += STATE_BYTES_MAX - room
+        pack.limits.bytes += STATE_BYTES_MAX - room
     apply(given, take(given), outcome)
     batch = take(decided)
     decided.apply_results(batch, [outcome._replace(ended_at=NOW).dump()] * 3, NOW)
@@ -330,7 +334,7 @@ def test_a_large_lost_batch_is_split_until_the_culprit_is_alone() -> None:
 
     assert losses == [200, 25, 3, 1]
     assert len(sizes) < 25
-    assert [state.id for state in pack.alive() if state.attempt] == ["123"]
+    assert [state.id for state in pack.messages.alive() if state.attempt] == ["123"]
 
 
 def test_a_suspect_waits_for_its_own_lane_only() -> None:
@@ -365,7 +369,7 @@ def test_each_message_of_a_batch_gets_its_own_outcome() -> None:
     for message_id, outcome in zip("acde", (again, *outcomes[2:]), strict=True):
         assert find(pack, message_id) == decide(started[message_id], outcome, NOW, spread=SPREAD)
     assert find(pack, "b").result == "ok"
-    assert (len(pack), count_bytes(pack)) == (4, pack.bytes)
+    assert (len(pack.messages), count_bytes(pack)) == (4, pack.limits.bytes)
 
 
 def test_an_outcome_is_decided_on_once() -> None:
@@ -421,7 +425,7 @@ def test_what_is_lost_alone_counts_each_of_its_tries_and_is_never_parked_here() 
 )
 def test_a_pack_wakes_with_the_first_that_can_wait_no_longer(entries: list[Entry], wake: float, due: float) -> None:
     """It waits for others to join in, half as long as it may or more, and never beyond what a message tolerates."""
-    outlook = hold(*entries).summary()
+    outlook = hold(*entries).messages.summary()
 
     assert (outlook.wake_at, outlook.due_at) == (pytest.approx(wake, abs=1e-3), due)
 
@@ -432,7 +436,7 @@ def test_a_wake_does_for_all_that_fall_due_while_the_pack_waits_for_more() -> No
         entries = [entry(f"m{n}", NOW + 3.6 * n, latest_at=NOW + 3.6 * n + 300) for n in range(1000)]
         pack = hold(*entries, kind=f"feed{number}", coalesce=300.0)
         wakes = 0
-        while (wake := pack.summary().wake_at) < NOW + 3 * 3600:
+        while (wake := pack.messages.summary().wake_at) < NOW + 3 * 3600:
             run(pack, Outcome("again", after=3600.0, tolerance=300.0 + 60 * number), now=wake)
             wakes += 1
 
@@ -448,7 +452,7 @@ def test_an_outlook_counts_every_message_once() -> None:
         for e, o in zip(batch.entries, (REJECT, DONE, AGAIN), strict=False)
     ]
     pack.apply_results(batch, [*results, STILL_IN_FLIGHT], NOW)
-    outlook = pack.summary()
+    outlook = pack.messages.summary()
 
     assert (outlook.asleep, outlook.held, outlook.parked, outlook.running) == (2, 2, 1, 1)
 
@@ -463,10 +467,15 @@ def test_a_finished_message_is_remembered_for_a_day(end: Outcome | Signal, phase
         pack.steer(["a"], end, NOW)
     state = find(pack, "a")
 
-    assert (state.phase, state.payload, [s.id for s in pack.finished()], len(pack)) == (phase, "x" * 100, ["a"], 0)
+    assert (state.phase, state.payload, [s.id for s in pack.messages.finished()], len(pack.messages)) == (
+        phase,
+        "x" * 100,
+        ["a"],
+        0,
+    )
     assert admit(pack, entry("a"), now=NOW + FINISHED_KEPT_SECONDS)["known"] == [0]
     assert admit(pack, entry("b"), now=NOW + FINISHED_KEPT_SECONDS + 1)["known"] == []
-    assert (pack.find("a"), count_bytes(pack)) == (None, pack.bytes)
+    assert (pack.messages.find("a"), count_bytes(pack)) == (None, pack.limits.bytes)
 
 
 def test_no_more_finished_messages_are_remembered_than_a_pack_holds() -> None:
@@ -477,7 +486,7 @@ def test_no_more_finished_messages_are_remembered_than_a_pack_holds() -> None:
     admit(pack, entry("last", NOW + 5))
     run(pack, DONE, now=NOW + 5)
 
-    assert [state.id for state in pack.finished()] == ["last", "m1", "m2", "m3", "m4"]
+    assert [state.id for state in pack.messages.finished()] == ["last", "m1", "m2", "m3", "m4"]
 
 
 def test_a_pack_passes_on_what_it_was_given() -> None:

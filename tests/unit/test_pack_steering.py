@@ -49,7 +49,7 @@ def tell(pack: PackState, ids: str, signal: Signal | UnreadableSignal, name: str
 def fill(**first: Any) -> PackState:
     """Make a pack of messages with large payloads, the first one without, that has no room for another payload."""
     pack = hold(entry("a", **first), *(entry(f"m{n}", NOW + 9, payload="x" * 4040) for n in range(98)))
-    assert STATE_BYTES_MAX - measure(LARGE) < pack.bytes <= STATE_BYTES_MAX - 200
+    assert STATE_BYTES_MAX - measure(LARGE) < pack.limits.bytes <= STATE_BYTES_MAX - 200
     return pack
 
 
@@ -80,16 +80,16 @@ def test_a_signal_while_the_handler_runs_is_decided_as_for_a_message_alone(signa
     batch = take(pack)
     tell(pack, "a", signal)
     outcome = Outcome("again", after=3600.0, tolerance=600.0)
-    result = to_result(batch.entries[0], outcome, NOW, kind="feed", lane="short", spread=pack.within)
+    result = to_result(batch.entries[0], outcome, NOW, kind="feed", lane="short", spread=pack.config.within)
     pack.apply_results(batch, [result, STILL_IN_FLIGHT], NOW)
-    expected = decide(decide(alone, signal, NOW), outcome, NOW, spread=pack.within)
+    expected = decide(decide(alone, signal, NOW), outcome, NOW, spread=pack.config.within)
     found = find(pack, "a")
 
     assert (found.phase, found.priority, found.version) == (expected.phase, expected.priority, expected.version)
     if not expected.ended:
         assert (found.payload, found.due_at) == (expected.payload, expected.due_at)
     apply(pack, batch, AGAIN)
-    assert count_bytes(pack) == pack.bytes
+    assert count_bytes(pack) == pack.limits.bytes
 
 
 def test_a_parked_message_is_repaired_and_runs_again() -> None:
@@ -111,7 +111,7 @@ def test_a_flawed_signal_changes_nothing_and_breaks_nobody(
 ) -> None:
     """Whoever sent it by hand finds the reason among the message's decisions; the pack goes on."""
     pack = hold(entry("a", payload=1), entry("b"))
-    pack.payload_max_bytes = 100
+    pack.config.payload_max_bytes = 100
     batch = take(pack) if phase == "running" else None
     tell(pack, "a", signal)
     state = find(pack, "a")
@@ -119,7 +119,7 @@ def test_a_flawed_signal_changes_nothing_and_breaks_nobody(
     assert [(d.what, d.reason) for d in state.decisions] == [("ignored", reason)]
     assert (state.payload, state.revision, state.sources) == (1, 0, {})
     apply(pack, batch or take(pack), AGAIN)
-    assert count_bytes(pack) == pack.bytes
+    assert count_bytes(pack) == pack.limits.bytes
 
 
 @pytest.mark.parametrize("phase", ["asleep", "running"])
@@ -150,8 +150,8 @@ def test_revisions_of_messages_at_work_count_at_once() -> None:
     apply(pack, batch, AGAIN)
 
     assert 80 < len(taken) < 100
-    assert pack.bytes <= STATE_BYTES_MAX * 1.1  # what the refused ones remember of it comes on top
-    assert count_bytes(pack) == pack.bytes
+    assert pack.limits.bytes <= STATE_BYTES_MAX * 1.1  # what the refused ones remember of it comes on top
+    assert count_bytes(pack) == pack.limits.bytes
 
 
 def test_a_payload_for_which_there_is_no_room_parks_its_message() -> None:
@@ -162,7 +162,7 @@ def test_a_payload_for_which_there_is_no_room_parks_its_message() -> None:
 
     assert (state.phase, state.payload, state.version) == ("parked", 1, 0)
     assert state.parked_reason.startswith("its new payload finds no room in pack 0 of kind 'feed', which holds ")
-    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX
+    assert count_bytes(pack) == pack.limits.bytes <= STATE_BYTES_MAX
 
 
 def test_finished_messages_are_forgotten_before_one_is_parked_for_want_of_room() -> None:
@@ -171,13 +171,13 @@ def test_finished_messages_are_forgotten_before_one_is_parked_for_want_of_room()
     run(pack, AGAIN)
     for _ in range(2):  # this many bytes are two batches
         run(pack, Outcome("done", result="y" * 3900), now=NOW + 9)
-    remembered = len(list(pack.finished()))
+    remembered = len(list(pack.messages.finished()))
     tell(pack, "a", Revise("z" * 30_000))
 
     assert find(pack, "a").payload == "z" * 30_000
     assert remembered > 40
-    assert 1 <= remembered - len(list(pack.finished())) < 10
-    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX
+    assert 1 <= remembered - len(list(pack.messages.finished())) < 10
+    assert count_bytes(pack) == pack.limits.bytes <= STATE_BYTES_MAX
 
 
 def test_results_never_burst_a_pack() -> None:
@@ -186,7 +186,7 @@ def test_results_never_burst_a_pack() -> None:
     run(pack, Outcome("done", result=LARGE))
 
     assert find(pack, "m299").result == LARGE
-    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX
+    assert count_bytes(pack) == pack.limits.bytes <= STATE_BYTES_MAX
 
 
 def test_reasons_never_burst_a_pack() -> None:
@@ -195,5 +195,5 @@ def test_reasons_never_burst_a_pack() -> None:
     while (batch := pack.take(["short"], NOW + 1e6, "t")) is not None:
         apply(pack, batch, Outcome("failed", "r" * 300))
 
-    assert {state.parked_reason[:30] for state in pack.alive()} == {"attempt 5 of 5: " + "r" * 14}
-    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX * 1.1  # in full they would be twice as much
+    assert {state.parked_reason[:30] for state in pack.messages.alive()} == {"attempt 5 of 5: " + "r" * 14}
+    assert count_bytes(pack) == pack.limits.bytes <= STATE_BYTES_MAX * 1.1  # in full they would be twice as much

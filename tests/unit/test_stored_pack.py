@@ -60,7 +60,9 @@ def test_a_list_from_entries_is_the_packs_own(pack: tuple[list[Any], list[Any]],
         | {"ended": [entry(n, *each) for n, each in enumerate(ended, len(alive))]}
     )
     stored = StoredPack(state=state)
-    states = list(state.finished() if request.get("state") in ("done", "stopped", "expired") else state.alive())
+    states = list(
+        state.messages.finished() if request.get("state") in ("done", "stopped", "expired") else state.messages.alive()
+    )
 
     assert stored.page(request) == page_of(states, request)["messages"]
     unlimited = {name: value for name, value in request.items() if name not in ("after", "limit")}

@@ -119,11 +119,11 @@ class Batches:
             RUN_BATCH,
             to_raw(
                 {
-                    "kind": pack.kind,
+                    "kind": pack.config.kind,
                     "lane": batch.lane,
                     "token": batch.token,
-                    "pack_lane": pack.lane,
-                    "spread": [pack.within.share, pack.within.coalesce],
+                    "pack_lane": pack.config.lane,
+                    "spread": [pack.config.within.share, pack.config.within.coalesce],
                     "entries": list(map(to_input, batch.entries)),
                     "begun_at": workflow.time(),
                     "left_run": left_run,
@@ -138,7 +138,7 @@ class Batches:
 
     def _take_answer(self, batch: Batch, answer: dict[str, Any]) -> None:
         self.settings = WorkerSettings(answer)
-        self._pack.payload_max_bytes = answer["payload_max_bytes"] or self._pack.payload_max_bytes
+        self._pack.config.payload_max_bytes = answer["payload_max_bytes"] or self._pack.config.payload_max_bytes
         before = len(batch.left)
         batch.queue = answer["queue"]
         self._pack.apply_results(batch, answer["results"], workflow.time())

@@ -38,7 +38,6 @@ class PackConfig:
         self.size: int = wire["size"]
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
-        self.bytes: int = wire.get("bytes", 0)
         self.stored_share: float = wire.get(STORED_SHARE, 0.0)
 
     def heading(self) -> dict[str, Any]:
@@ -55,54 +54,58 @@ class PackConfig:
         )
 
 
-class PackLimits(PackConfig):
+class PackLimits:
     """Counts the bytes of a pack; its finished messages, kept so that they are not started twice, go first."""
 
-    def __init__(self, wire: Mapping[str, Any]) -> None:
-        super().__init__(wire)
-        expanded = STATE_BYTES_MAX / (self.stored_share or 1.0)
+    def __init__(self, config: PackConfig, wire: Mapping[str, Any]) -> None:
+        self._config = config
+        self.bytes: int = wire.get("bytes", 0)
+        expanded = STATE_BYTES_MAX / (config.stored_share or 1.0)
         self.bytes_max = min(round(expanded), EXPANDED_BYTES_MAX)
         """The most bytes of JSON: the limit of the stored size, divided by the last compression ratio."""
-        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
+        self.ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
 
     def measure_crowding(self, count: int) -> float:
         """Return how much more than it should this pack holds with `count` messages: 1 or more if it is crowded."""
-        by_count = count / max(self.size * CROWDED_SHARE, CROWDED_MIN)
+        by_count = count / max(self._config.size * CROWDED_SHARE, CROWDED_MIN)
         by_bytes = self.bytes / (self.bytes_max / 2)
         return round(max(by_count, by_bytes), 2)
 
     def explain_no_room(self) -> str:
         """Say that something finds no room in the pack, and what to do; begins after its subject."""
+        config = self._config
         held = f"which holds {self.bytes:,} of {self.bytes_max:,} bytes"
-        advice = f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
-        return f"finds no room in pack {self.index} of kind {self.kind!r}, {held}; {advice}"
+        advice = f"spread the kind over more packs: dormice repack {config.kind} --packs {2 * config.packs}"
+        return f"finds no room in pack {config.index} of kind {config.kind!r}, {held}; {advice}"
 
-    def _note_stored_share(self, entries: bytes) -> None:
+    def note_stored_share(self, entries: bytes) -> None:
         """Measure how far the entries' JSON can be compressed, if that decides what the next run has room for."""
         if self.bytes > STATE_BYTES_MAX // 2:
-            self.stored_share = measure_share(entries)
+            self._config.stored_share = measure_share(entries)
 
-    def _can_grow(self, old: Any, new: Any) -> bool:
+    def can_grow(self, old: Any, new: Any) -> bool:
+        """Return whether one value finds room in the place of another; finished messages are forgotten for it."""
         growth = measure(new) - measure(old)
-        return growth <= 0 or self._makes_room(growth)
+        return growth <= 0 or self.make_room(growth)
 
-    def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
+    def bound(self, state: MessageState, outcome: Outcome) -> Outcome:
         """Reject a payload for which the pack has no room; the message is parked with its old payload."""
-        if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
+        if not outcome.is_payload_changed or state.is_revised or self.can_grow(state.payload, outcome.payload):
             return outcome
         return Outcome("reject", reason=f"its new payload {self.explain_no_room()}")
 
-    def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
-        if flaw := find_size_flaw(signal.payload, self.payload_max_bytes):
+    def find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
+        """Say why a revision's payload can't be taken, after its subject; empty if it can."""
+        if flaw := find_size_flaw(signal.payload, self._config.payload_max_bytes):
             return flaw
-        return "" if self._can_grow(state.payload, signal.payload) else self.explain_no_room()
+        return "" if self.can_grow(state.payload, signal.payload) else self.explain_no_room()
 
-    def _makes_room(self, growth: int) -> bool:
+    def make_room(self, growth: int) -> bool:
         """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""
-        while self.bytes + growth > self.bytes_max and self._ended:
-            self.bytes -= self._ended.forget(next(iter(self._ended)))
+        while self.bytes + growth > self.bytes_max and self.ended:
+            self.bytes -= self.ended.forget(next(iter(self.ended)))
         return self.bytes + growth <= self.bytes_max
 
-    def _forget_old(self, now: float) -> None:
+    def forget_old(self, now: float) -> None:
         """Forget finished messages that are old, or too many, or for which there is no room."""
-        self.bytes -= self._ended.forget_old(now, self.size, self.bytes - self.bytes_max)
+        self.bytes -= self.ended.forget_old(now, self._config.size, self.bytes - self.bytes_max)

@@ -78,7 +78,7 @@ class StoredPack:
         alive = self.state.entries.read()
         known = [(e[ID], "active" if not is_held(e) else "parked" if is_parked(e) else "paused") for e in alive]
         known += [(message_id, "active") for message_id in self.state.in_flight.messages]
-        return known + [(message.id, message.ended) for message in self.state.finished()]
+        return known + [(message.id, message.ended) for message in self.state.messages.finished()]
 
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages with which the pack would answer the query `page`."""
@@ -91,11 +91,11 @@ class StoredPack:
         if self.state is None:
             return []
         if request.get("state") in ENDS:
-            return describe_listed(select_listed(self.state.finished(), request), request)
+            return describe_listed(select_listed(self.state.messages.finished(), request), request)
 
         entries = self.state.entries.read()
-        kind = self.state.kind
-        lane = self.state.lane
+        kind = self.state.config.kind
+        lane = self.state.config.lane
         others = (to_state(entry, kind, lane) for entry in entries if len(entry) > OTHERS)
         found = [*_list_usual(entries, lane, request), *describe_listed(select_listed(others, request), request)]
         return sorted(found, key=itemgetter("id"))
@@ -104,7 +104,7 @@ class StoredPack:
         """Count the messages as of `as_of`, and those that came since; None if nothing can be read."""
         if self.state is None:
             return None
-        return read_counts(count_entries(self.state.entries.read(), (), self.state.lane, self.as_of))
+        return read_counts(count_entries(self.state.entries.read(), (), self.state.config.lane, self.as_of))
 
 
 def _list_usual(entries: Iterable[Entry], lane: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -244,7 +244,7 @@ class _Reader:
         state = self._state
         revises = chunk.get("revises")
         # a record may revise or stop what is there; and how much room a batch has left, only the pack knows
-        is_plain = self._pack.is_current and not (revises and any(state.find(e[ID]) for e in chunk["entries"]))
+        is_plain = self._pack.is_current and not (revises and any(state.messages.find(e[ID]) for e in chunk["entries"]))
         state.admit(chunk, _to_epoch(event))
         is_plain = is_plain and not state.forwarding
 

@@ -10,7 +10,7 @@ from shared.messages.message import MessageState
 from shared.messages.signals import REQUEST, PullMany, Revise, Signal, Stop
 from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, sources_of
-from workflows.packs.receipts import KNOWN, REUSED
+from workflows.packs.requests.receipts import KNOWN, REUSED
 
 
 def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
