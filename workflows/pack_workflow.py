@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.guards.sealed_signals import SEALED, describe_sealed
     from workflows.movable_timer import MovableTimer
     from workflows.packs.batches import Batches
+    from workflows.packs.run_limit import RunLimit
     from workflows.packs.signals import PackSignals
     from workflows.packs.state import PackState
 
@@ -43,6 +44,7 @@ class PackWorkflow(PackSignals):
         wire.clear()  # the SDK keeps the input as long as the run is cached, and so the first form of each message
         self._alarm = MovableTimer(self._stir)
         self._batches = Batches(self._pack, self._stir)
+        self._limit = RunLimit(self._pack, self._batches)
 
     @property
     def held_bytes(self) -> int:
@@ -60,8 +62,8 @@ class PackWorkflow(PackSignals):
         while True:
             self._batches.check()
             await self._forward()
-            if self._is_run_over():
-                await self._take_last_answers()
+            if self._limit.is_over:
+                await self._batches.take_last_answers()
                 self._continue_as_new()
 
             self._batches.begin_due()
@@ -74,13 +76,13 @@ class PackWorkflow(PackSignals):
     def ignore_signal(self, name: str, problem: str) -> None:
         """Ignore a signal; those that change nothing fill a history too, so that this run may have to end."""
         super().ignore_signal(name, problem)
-        if self._is_history_long():
+        if self._limit.is_history_long:
             self._stir()
 
     def hold_signal(self, name: str, arguments: Sequence[Any]) -> None:
         """Hold a signal, as it is done with one that is ignored."""
         super().hold_signal(name, arguments)
-        if self._is_history_long():
+        if self._limit.is_history_long:
             self._stir()
 
     async def _sleep(self) -> None:
@@ -92,50 +94,13 @@ class PackWorkflow(PackSignals):
         self._alarm.set(timer)
 
         sleeps_long = wake - workflow.time() > options.CLOSED_FROM.total_seconds()
-        if self._pack.in_flight.is_answered and (sleeps_long or self._is_run_full()):
+        if self._pack.in_flight.is_answered and (sleeps_long or self._limit.is_full):
             self._close_entries()
         await workflow.wait_condition(lambda: self._is_stirred)
 
     def _close_entries(self) -> None:
         if not workflow.unsafe.is_replaying():
             self._pack.entries.close(workflow.time(), self._pack.config.within)
-
-    def _is_run_full(self) -> bool:
-        settings = self._batches.settings
-        # packs that were filled together would all continue as new in the same minutes, again and again
-        is_first = workflow.info().continued_run_id is None
-        share = settings.cycles_in_first_run if is_first else settings.cycles_per_run
-        most = max(len(self._pack.messages) * share, options.CONTINUE_AS_NEW_MIN)
-        return self._batches.ended_cycles > most or self._is_history_long()
-
-    def _is_history_long(self) -> bool:
-        info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.get_current_history_size() > options.HISTORY_BYTES_MAX
-
-    def _is_run_over(self) -> bool:
-        """Return whether to continue as new: with long histories at once, otherwise when there is something to run.
-
-        A pack that sleeps in the run that it has filled leaves one state in the database. If it slept in the next one,
-        there would be two until it wakes, because a run is deleted by way of the next run's first batch. Calls in
-        flight are no hindrance: the next run asks their process for them.
-        """
-        pack = self._pack
-        if not pack.in_flight.is_answered or not self._is_run_full():
-            return False
-        return self._is_history_long() or pack.messages.has_due(self._batches.open_lanes(), workflow.time())
-
-    async def _take_last_answers(self) -> None:
-        """Take answers of batches that came in the same task as the signal that has ended this run.
-
-        The SDK lets code run for a task's signals first, and only then for its timers and answers. The next run would
-        ask for such an answer again, and its process may have ended meanwhile.
-        """
-        if not self._pack.in_flight.batches:
-            return
-
-        await workflow.sleep(options.LAST_ANSWERS)
-        # conditions are looked at when all that came with the timer has been taken
-        await workflow.wait_condition(lambda: True)
 
     def _continue_as_new(self) -> NoReturn:
         """Go on in a new run; a signal that comes meanwhile makes the server repeat the task, so none is lost."""

@@ -70,6 +70,19 @@ class Batches:
         task = asyncio.create_task(self._run(batch))
         task.add_done_callback(self._note_fault)
 
+    async def take_last_answers(self) -> None:
+        """Take answers of batches that came in the same task as the signal that has ended this run.
+
+        The SDK lets code run for a task's signals first, and only then for its timers and answers. The next run would
+        ask for such an answer again, and its process may have ended meanwhile.
+        """
+        if not self._pack.in_flight.batches:
+            return
+
+        await workflow.sleep(options.LAST_ANSWERS)
+        # conditions are looked at when all that came with the timer has been taken
+        await workflow.wait_condition(lambda: True)
+
     def _note_fault(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = fault
