@@ -11,7 +11,8 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.calls.batch_run import DEAF, BatchRun
+from activities.calls.batch_calls import DEAF
+from activities.calls.batch_run import BatchRun
 from activities.calls.calls_in_flight import CallsInFlight
 from activities.calls.dispatch import Dispatch
 from activities.calls.heartbeats import beating

@@ -16,7 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from activities import Again, Context, Done, Message, handler
 from activities.admission.gates import Gates
 from activities.admission.limits import Limits
-from activities.calls import batch, batch_run
+from activities.calls import batch, batch_calls, batch_run
 from activities.calls.batch import BatchDispatch
 from activities.calls.batch_run import BatchRun
 from activities.calls.calls_in_flight import CallsInFlight
@@ -274,7 +274,7 @@ async def test_a_version_that_is_at_work_is_not_called_again(monkeypatch: pytest
 
 async def test_a_handler_that_ignores_its_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its message has failed and may be called again; it keeps no slot, and what it says later counts no more."""
-    monkeypatch.setattr(batch_run, "DEAF", AT_ONCE)
+    monkeypatch.setattr(batch_calls, "DEAF", AT_ONCE)
     stage = Stage(timeout=timedelta(seconds=0.1), max_attempts=3)
     run = stage.begin(entry("a", "deaf"), entry("b"))
     await stage.run(run.begin)
