@@ -9,7 +9,7 @@ import pytest
 
 from activities.idle.capacity import Slots
 from activities.idle.due_index import SleepingWorkflow
-from activities.idle.pull import RATE_MAX, SLOWER, STEADIER, PullRate
+from activities.idle.pull_rate import RATE_MAX, SLOWER, STEADIER, PullRate
 from activities.idle.recent_pulls import REMEMBERED_SECONDS, WAITED_FOR_SECONDS, RecentPulls
 from shared.keepers.idle import IdleLimits, PullCounts
 
