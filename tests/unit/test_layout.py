@@ -18,6 +18,9 @@ AIRLESS_LINES_MAX = 10
 STEPS_MIN = 4
 PUBLIC_NAMES_MAX = 12
 BOXES_MAX = 10
+METHODS_MAX = 20
+FIELDS_MAX = 12
+RECORD_MAX = 8  # methods of a record
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
 each_module = pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(ROOT)) for path in MODULES])
@@ -58,6 +61,34 @@ def _is_packed(node: ast.Assign) -> bool:
         return False
     reads = {ast.unparse(part) for value in node.value.elts[1:] for part in ast.walk(value)}
     return reads.isdisjoint(map(ast.unparse, target.elts))
+
+
+@each_module
+def test_a_class_is_one_idea(path: Path) -> None:
+    """At most 20 methods and 12 fields; a record, which has hardly any methods, has a field for each fact."""
+    classes = [node for node in ast.walk(parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+
+    assert [node.name for node in classes if len(_methods(node)) > METHODS_MAX] == []
+    assert [node.name for node in classes if not _is_record(node) and len(_fields(node)) > FIELDS_MAX] == []
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _is_record(node: ast.ClassDef) -> bool:
+    declares = [*map(ast.unparse, node.decorator_list), *map(ast.unparse, node.bases)]
+    return any(text.startswith(("dataclass", "NamedTuple")) for text in declares) and len(_methods(node)) <= RECORD_MAX
+
+
+def _fields(node: ast.ClassDef) -> set[str]:
+    """Give what a class's objects hold: the fields that it declares, and those that its methods set."""
+    declared = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    inside = [each for method in _methods(node) for each in ast.walk(method)]
+    targets = [each for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+    return declared | {each.attr for each in targets if ast.unparse(each.value) == "self"}
 
 
 @each_module
