@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bench.harness import fresh_server, new_prefix, processor_seconds, report, run_worker, working
 from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, start_sorted, to_order, wait_until_asleep
 from bench.worker_process import Measured, versions_file
+from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from worker.lanes.profiles import PROFILES
 
@@ -60,7 +61,8 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
 class Rhythm(NamedTuple):
     """What `packs fill` takes after the count, in this order; `cycles_per_run` is each message's share of a run.
 
-    Times are in seconds; without a tolerance it is a twelfth of the mean delay. Packs coalesce for as long.
+    Times are in seconds; without a tolerance it is a twelfth of the mean delay. Packs coalesce for as long. A number of
+    `cached` workflows is all that bounds a worker's cache; without one its bytes do too.
     """
 
     seconds: float = 300.0
@@ -69,49 +71,65 @@ class Rhythm(NamedTuple):
     cached: float = SHORT.cached_workflows
     cycles_per_run: float = 0.25
     tolerance: float = 0.0
+    size: float = 1000
 
 
 async def measure_fill(count: int, *numbers: float) -> None:
-    """Fill packs of 1,000, then run at the rhythm; a row each minute."""
-    seconds, delay, workers, cached, cycles_per_run, tolerance = Rhythm(*numbers)
+    """Fill packs, then run at the rhythm; a row each minute."""
+    rhythm = Rhythm(*numbers)
+    seconds = rhythm.seconds
+    delay = rhythm.delay
     filling = Filling(
         prefix=new_prefix(),
         count=count,
-        size=1000,
+        size=int(rhythm.size),
         delay=delay,
         due_in=60.0 + count / FILLED_PER_SECOND,
         due_spread=delay,
-        coalesce=tolerance or delay / 12,
+        coalesce=rhythm.tolerance or delay / 12,
     )
     rows: list[dict[str, Any]] = []
     window = min(60.0, seconds)
+    cached_bytes = Settings().cached_bytes if rhythm.cached == SHORT.cached_workflows else 0
 
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(fresh_server())
         order = to_order(
             filling,
-            cache=int(cached),
-            pack_cycles_per_run=cycles_per_run,
+            cache=int(rhythm.cached),
+            cached_bytes=cached_bytes,
+            pack_cycles_per_run=rhythm.cycles_per_run,
             seconds=window,
             windows=WINDOWS_MAX,
             versions=stack.enter_context(versions_file(count)),
         )
-        running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
+        running = [await stack.enter_async_context(working(server, order)) for _ in range(int(rhythm.workers))]
         filled = await _fill(server, filling)
         await follow(server, running, max(1, round(seconds / window)), rows.append)
 
-    rhythm = f"mean delay {delay / HOUR:.2g} h, tolerance {filling.coalesce:.0f} s"
-    beside = "a worker that caches" if workers == 1 else f"{workers:g} workers that cache"
-    report(
-        "packs",
-        rows,
-        note=f"{filled}; packs of 1,000, {rhythm}; {beside} {cached:g}",
-        case=f"fill {count}"
-        + (f" {workers:g} workers" if workers > 1 else "")
-        + (f" {cached:g} cached" if cached != SHORT.cached_workflows else "")
-        + (f" {cycles_per_run:g} cycles a run" if cycles_per_run != Rhythm().cycles_per_run else "")
-        + (f" tolerance {tolerance:g}" if tolerance else ""),
-    )
+    report("packs", rows, note=f"{filled}; {_describe_rhythm(rhythm, filling)}", case=_name_case(rhythm, count))
+
+
+def _describe_rhythm(rhythm: Rhythm, filling: Filling) -> str:
+    times = f"mean delay {rhythm.delay / HOUR:.2g} h, tolerance {filling.coalesce:.0f} s"
+    workers = "a worker that caches" if rhythm.workers == 1 else f"{rhythm.workers:g} workers that cache"
+    return f"packs of {rhythm.size:,g}, {times}; {workers} {rhythm.cached:g}"
+
+
+def _name_case(rhythm: Rhythm, count: int) -> str:
+    default = Rhythm()
+    parts = [f"fill {count}"]
+    if rhythm.workers > 1:
+        parts.append(f"{rhythm.workers:g} workers")
+    if rhythm.cached != default.cached:
+        parts.append(f"{rhythm.cached:g} cached")
+    if rhythm.cycles_per_run != default.cycles_per_run:
+        parts.append(f"{rhythm.cycles_per_run:g} cycles a run")
+    if rhythm.tolerance:
+        parts.append(f"tolerance {rhythm.tolerance:g}")
+    if rhythm.size != default.size:
+        parts.append(f"size {rhythm.size:g}")
+    return " ".join(parts)
 
 
 async def _fill(server: EmbeddedServer, filling: Filling) -> str:

@@ -64,7 +64,7 @@ async def main(arguments: list[str]) -> None:
         count, *others = (float(number.replace("_", "")) for number in numbers or [str(usual[name])])
         await fills[name](int(count), *others)
     elif name and name not in parts:
-        fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance]"
+        fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance] [size]"
         crowd = "crowd N [seconds] [mean delay]"
         others = f"{fill}, {crowd}, list [N], count [N] or sleepers [N]"
         raise BadArgument(f"there is no part '{name}'; use {', '.join(parts)}, {others}")
