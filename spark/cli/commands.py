@@ -1,4 +1,4 @@
-"""The commands `dormice spark …`; the command line finds this module by its name."""
+"""The commands `dormice spark …`; the command line finds this module by its entry point."""
 
 from spark.cli import prepare, reconcile, rehearse, report, start
 from starter.cli.arguments import Commands

@@ -142,6 +142,8 @@ class Commands:
         self.parser = parser
         self.leaves: list[CommandParser] = [] if leaves is None else leaves
         """Every command that can be run, in the order it was added."""
+        self.groups: dict[str, Commands] = {}
+        """The commands that have sub-commands of their own, by name: other modules may add to them."""
         # typeshed forgets the class that is given
         self.subparsers: Any = parser.add_subparsers(action=_Subcommands, metavar="COMMAND", required=True)
         parser.subcommands = self.subparsers.choices
@@ -165,7 +167,8 @@ class Commands:
         if default:
             parser.default = default
             parser.epilog = f"'dormice {name}' alone does what 'dormice {name} {default}' does, with its options."
-        return Commands(parser, self.leaves)
+        self.groups[name] = Commands(parser, self.leaves)
+        return self.groups[name]
 
     def _add(self, name: str, purpose: str) -> CommandParser:
         parser = self.subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")

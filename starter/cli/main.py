@@ -2,65 +2,24 @@
 
 import argparse
 import asyncio
-import importlib
 import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from shared.errors import DormiceError
-from shared.exit import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
+from shared.exit import DEFECT, FINE, INTERRUPTED, PIPE_CLOSED, WRONG, code_of
 from shared.settings import add_handler_folder, find_unknown_variables, load_settings
-from starter.cli.arguments import CommandParser, Commands, add_settings
 from starter.cli.interruption import run_interruptibly
-from starter.cli.messages import listing, load, parked, repair, show, start, verbs
-from starter.cli.operations import doctor, forecast, gates, history, idle, plan, rehearse, repack, skip, watch
-from starter.cli.processes import codec_server, completion, dev, init, inventory, serve, worker
-from starter.cli.records import bridge, bridge_status, dead_letters, frontier, outbox, outbox_table
+from starter.cli.parser import build_parser
 from starter.local.disk import is_full_error
 from starter.local.terminal import echo_err
 
 WARNED_VARIABLE = "_DORMICE_WARNED"
 """Holds the names of variables that a parent process has already warned of."""
-
-COMMAND_MODULES = (
-    *(init, dev, worker, start, load, show, listing, watch, verbs, parked),
-    *(bridge, bridge_status, dead_letters, outbox, outbox_table, frontier, repack, repair, skip),
-    *(idle, gates, forecast, plan, rehearse, history, doctor, serve, codec_server),
-    importlib.import_module("spark.cli.commands"),  # one layer above: this layer must not depend on it
-    *(inventory, completion),
-)
-"""Each adds its commands, in the order in which help shows them."""
-
-
-def build_parser() -> tuple[CommandParser, Commands]:
-    codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
-    parser = CommandParser(
-        prog="dormice",
-        description="Keeps millions of small messages that are processed, choose their own delay, sleep and come back.",
-        epilog=f"exit codes:\n{codes}\n\nThe server is chosen as for all of Temporal's tools: TEMPORAL_ADDRESS, "
-        "TEMPORAL_NAMESPACE, TEMPORAL_PROFILE, …",
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
-    parser.set_defaults(config=None, verbose=False)
-    add_settings(parser)
-    commands = Commands(parser)
-
-    for module in COMMAND_MODULES:
-        module.add(commands)
-
-    return parser, commands
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"dormice {version('dormice')}\n")
-        parser.exit(FINE)
 
 
 def main() -> NoReturn:
@@ -83,7 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; every error becomes one sentence on standard error."""
     args = argparse.Namespace(verbose=False)
     try:
-        args = build_parser()[0].parse_args(arguments)
+        parser, _ = build_parser(next(iter(arguments), ""))
+        args = parser.parse_args(arguments)
         settings = load_settings(dict(args.set), os.environ, args.config)
         add_handler_folder(args.config)
         _warn_of_unknown_variables()

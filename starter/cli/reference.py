@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shared.exit import MEANINGS
 from shared.settings import describe_settings
-from starter.cli.main import build_parser
+from starter.cli.parser import build_parser
 
 INTRODUCTION = """\
 # Command line reference

@@ -18,8 +18,9 @@ from activities import Again, Context, Done, Message, Reject, handler
 from examples.ledger import LEDGER_VARIABLE
 from shared.exit import MEANINGS
 from shared.settings import describe_settings
-from starter.cli.main import WARNED_VARIABLE, build_parser
+from starter.cli.main import WARNED_VARIABLE
 from starter.cli.main import run as main_of
+from starter.cli.parser import build_parser
 from starter.cli.reference import write_reference
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
@@ -74,7 +75,7 @@ def test_help_needs_none_of_what_is_slow_to_import() -> None:
     """`dormice --help` answers at once: the parser is there before Temporal, pydantic and rich are loaded."""
     heavy = ("temporalio", "pydantic", "rich", "aiohttp", "pyarrow")
     code = (
-        "import sys, starter.cli.main; starter.cli.main.build_parser(); "
+        "import sys, starter.cli.main, starter.cli.parser; starter.cli.parser.build_parser(); "
         f"print([m for m in {heavy} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-PRELOADED = ("aiokafka", "temporalio.client", "temporalio.worker", "starter.cli.main", "starter.control", "worker.run")
+PRELOADED = (
+    *("aiokafka", "temporalio.client", "temporalio.worker"),
+    *("starter.cli.main", "starter.cli.parser", "starter.control", "worker.run"),
+)
 REQUEST_MAX = 1 << 17
 """Bytes; the kernel hands a message of this size over in one piece."""
 
@@ -51,6 +54,7 @@ def serve(address: Path) -> NoReturn:
     """Import the program, then fork for each connection; ends when its parent watch ends it."""
     for module in PRELOADED:
         importlib.import_module(module)
+    sys.modules["starter.cli.parser"].build_parser()  # imports the modules of all commands
 
     with socket.socket(socket.AF_UNIX) as listener:
         unfinished = address.with_suffix(".new")

@@ -7,7 +7,7 @@ import pytest
 from shared.errors import InvalidSetting
 from starter.cli import arguments
 from starter.cli.arguments import CommandParser
-from starter.cli.main import build_parser
+from starter.cli.parser import build_parser
 
 READERS: dict[Any, tuple[str, str]] = {
     arguments.duration: ("-1d", "is '-1d', which is negative; leave out the sign"),

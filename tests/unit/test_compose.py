@@ -14,7 +14,7 @@ from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.messages.timespan import parse_duration
 from shared.settings import describe_settings, load_settings
 from shared.temporal.search_attributes import REQUIRED
-from starter.cli.main import build_parser
+from starter.cli.parser import build_parser
 from starter.local import visibility_indexes as slim
 from starter.local.embedded import DYNAMIC_CONFIG
 from tests.support import watching

@@ -10,7 +10,7 @@ import yaml
 from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.lanes import LANES
 from shared.settings import describe_settings, load_settings
-from starter.cli.main import build_parser
+from starter.cli.parser import build_parser
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 DOCUMENTS: list[dict[str, Any]] = [
