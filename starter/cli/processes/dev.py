@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE
@@ -16,7 +16,6 @@ from shared.settings import ENV_PREFIX, Settings
 from starter.cli.arguments import COUNT, Commands, port
 from starter.cli.connection import silence_core
 from starter.cli.interruption import run_until_signal
-from starter.cli.processes.page import has_web, serve_beside
 from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import echo_err, has_foreground
 from starter.steering.selection import Selection
@@ -24,6 +23,9 @@ from starter.steering.selection import Selection
 if TYPE_CHECKING:
     from starter.local.embedded import EmbeddedOptions, EmbeddedServer
     from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker
+
+PAGE_GROUP = "dormice.pages"
+"""The group of entry points in which what serves an operations page is found: the extra `web` may not be there."""
 
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
@@ -34,6 +36,20 @@ NO_PAGE = "page     none; for a page of what is wrong, waits and is parked, inst
 TIME_SKIPPING = "frontend.WorkflowTimeSkippingEnabled=true"
 DRAIN_SECONDS = 10
 BOARD_SECONDS = 2.0
+
+
+class PageServer(Protocol):
+    """A module that can serve the operations page of an embedded server."""
+
+    def has_web(self) -> bool:
+        """Whether what serving needs is installed."""
+        ...
+
+    def serve_beside(
+        self, server: "EmbeddedServer", settings: Settings, port: int, servers: str | None
+    ) -> AbstractAsyncContextManager[list[str]]:
+        """Serve the page for a `with` block, which gets the lines that say where it is."""
+        ...
 
 
 def add(commands: Commands) -> None:
@@ -100,7 +116,7 @@ def _check_page_port(args: argparse.Namespace, server: "EmbeddedOptions") -> Non
     for name, taken in (("--port", server.port), ("--ui-port", server.ui_port), ("--kafka", args.kafka)):
         if args.page_port and args.page_port == taken:
             raise InvalidSetting(f"--page-port: is {args.page_port}, the same as {name}; choose another")
-    if args.page_port and has_web():
+    if args.page_port and _find_page_server() is not None:
         check_free("page-port", args.page_port, "no-page")
 
 
@@ -145,12 +161,28 @@ async def _serve(
 def _open_page(
     args: argparse.Namespace, settings: Settings, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
 ) -> AbstractAsyncContextManager[list[str]]:
-    if args.no_page or not has_web():
-        lines = [] if args.no_page else [NO_PAGE]
-        return contextlib.nullcontext(lines)
+    if args.no_page:
+        return contextlib.nullcontext([])
+
+    page_server = _find_page_server()
+    if page_server is None:
+        return contextlib.nullcontext([NO_PAGE])
+
     settings = replace(settings, page_writes=settings.page_writes or args.page_writes)
     broker_address = None if broker is None else broker.address
-    return serve_beside(server, settings, args.page_port, broker_address)
+    return page_server.serve_beside(server, settings, args.page_port, broker_address)
+
+
+def _find_page_server() -> PageServer | None:
+    """Find what serves the operations page, if it is installed with all that it needs."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=PAGE_GROUP):
+        page_server: PageServer = point.load()
+        if page_server.has_web():
+            return page_server
+
+    return None
 
 
 @contextlib.asynccontextmanager
