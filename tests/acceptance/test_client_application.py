@@ -17,10 +17,10 @@ from temporalio.client import Client
 from activities import Context, Done, Message, handler
 from shared.settings import Settings
 from starter.control import Control
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
 from starter.local.supervised_process import find_free_port
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
 from tests.conftest import wait_until
 from tests.integration.test_control import registry_of
 

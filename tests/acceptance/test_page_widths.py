@@ -17,9 +17,9 @@ from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
+from starter.extras.web.tokens import Tokens
 from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection
-from starter.web.tokens import Tokens
 from tests.conftest import serving, wait_until
 from tests.support.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
 from tests.support.page_windows import CHROMIUM, NO_CHROMIUM, launched_browser, opened_window, sign_in

@@ -29,14 +29,14 @@ def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     """Tests, benchmarks and examples stay at home; all modules, templates, digests, figures and the page are in."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    page = ROOT / "starter/web/page"
+    page = ROOT / "starter/extras/web/page"
     shown = {str(path.relative_to(ROOT)) for part in ("static", "templates") for path in (page / part).iterdir()}
 
     templates = {f"starter/local/project_files/{template}" for template in FILES.values()}
     wire = ROOT / "starter/intake/frontier/wire"
     described = {str(path.relative_to(ROOT)) for path in wire.iterdir() if path.suffix in (".proto", ".pyi")}
     others = {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"} | described
-    assert "starter/web/page/static/LICENSE-htmx.txt" in shown
+    assert "starter/extras/web/page/static/LICENSE-htmx.txt" in shown
     assert names == sources | shown | templates | others
 
 

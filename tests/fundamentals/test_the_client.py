@@ -8,10 +8,10 @@ import dormice
 from activities import Again, Context, Done, Message, handler
 from activities.registry import Registry
 from shared.settings import Settings
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
 from starter.local.supervised_process import find_free_port
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
 from tests.conftest import Serve, wait_until
 
 

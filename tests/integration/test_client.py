@@ -23,11 +23,11 @@ from activities.api.handler import Handler
 from dormice import client as client_module
 from dormice import errors
 from shared.settings import Settings
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
+from starter.extras.web.tokens import Tokens
 from starter.local.supervised_process import find_free_port
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
-from starter.web.tokens import Tokens
 from tests.conftest import Serve, wait_until
 from tests.integration.test_control import registry_of
 from tests.support.subjects import Subject

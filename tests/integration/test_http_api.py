@@ -25,11 +25,11 @@ from activities import Again, Context, Done, Message, Reject, handler
 from activities.api.handler import Handler
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from starter.web.api.bulk import SEND_AGAIN
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
-from starter.web.tokens import Tokens
+from starter.extras.web.api.bulk import SEND_AGAIN
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
+from starter.extras.web.tokens import Tokens
 from tests.conftest import Serve, wait_until
 from tests.integration.test_control import registry_of
 from tests.support.subjects import Subject

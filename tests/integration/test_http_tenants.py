@@ -15,10 +15,10 @@ from activities import Again, Context, Message, handler
 from activities.api.handler import Handler
 from shared.messages.signals import VERBS
 from shared.settings import Settings
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
-from starter.web.tokens import Tokens
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
+from starter.extras.web.tokens import Tokens
 from tests.conftest import Serve
 from tests.integration.test_control import registry_of
 

@@ -22,14 +22,14 @@ from shared.messages.envelope import Envelope
 from shared.messages.signals import Reprioritize
 from shared.settings import Settings
 from starter.control import Control
+from starter.extras.web.page.server_snapshots import GROUPED_MAX
+from starter.extras.web.page.sign_in import UNKNOWN
+from starter.extras.web.tokens import Tokens
 from starter.steering.keepers import GateControl
 from starter.steering.packs.packs import ASKED_MAX
 from starter.steering.pages import PACKS_ASKED
 from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts
-from starter.web.page.server_snapshots import GROUPED_MAX
-from starter.web.page.sign_in import UNKNOWN
-from starter.web.tokens import Tokens
 from tests.conftest import serving, wait_until
 from tests.support.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
 from tests.support.subjects import names

@@ -15,10 +15,10 @@ from shared.errors import InvalidEnvelope
 from shared.messages.signals import Revise, RunNow
 from shared.settings import Settings
 from starter.control import Control
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
 from starter.steering.sender import SignalCounts
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
 from tests.conftest import Begin, Serve, wait_until
 from tests.integration.test_control import registry_of
 from tests.support.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, read_older

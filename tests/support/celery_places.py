@@ -14,9 +14,9 @@ from activities.handlers.celery import celery
 from bench.peers.servers import RedisServer, find_redis
 from shared.errors import Misconfigured
 from shared.settings import Secret, Settings
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
+from starter.extras.web.documents import Installation
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
 from tests.conftest import Serve
 from tests.integration.test_control import registry_of
 from tests.support.celery_app import Place

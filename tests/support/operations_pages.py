@@ -16,15 +16,15 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
+from starter.extras.web.documents import Installation
+from starter.extras.web.page.operations_page import OperationsPage
+from starter.extras.web.serving.application import make_application
+from starter.extras.web.serving.server import serving
+from starter.extras.web.tokens import Tokens
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.page.operations_page import OperationsPage
-from starter.web.server import serving
-from starter.web.tokens import Tokens
 from worker.main import HEARTBEAT
 
 HOSTS = {"127.0.0.1"}

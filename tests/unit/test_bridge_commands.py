@@ -6,8 +6,8 @@ from types import ModuleType
 import pytest
 
 from shared.errors import InvalidSetting
-from starter.cli.parser import build_parser
 from starter.cli.messages import start
+from starter.cli.parser import build_parser
 from starter.cli.records import bridge, bridge_status
 
 

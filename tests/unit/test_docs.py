@@ -34,8 +34,8 @@ from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, OUTBOX_METR
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
-from starter.cli.parser import build_parser
 from starter.cli.operations.doctor import CODES
+from starter.cli.parser import build_parser
 from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes

@@ -8,18 +8,18 @@ import pytest
 
 from shared.errors import RetryLater
 from shared.keepers.gates import GateClosure
+from starter.extras.web.page.plot import HEIGHT, WIDTH, plot_forecast
+from starter.extras.web.page.snapshot import Part, Snapshot, read_part
+from starter.extras.web.page.template import message_path, show_moment, with_query
+from starter.extras.web.page.views.message import list_verbs
+from starter.extras.web.page.views.overview import find_concerns
+from starter.extras.web.page.views.parked import group_by_reason
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Finding, Severity, fine, unknown, warning, wrong
 from starter.insight.due_counts import PackDueCounts
 from starter.insight.forecast import Forecast, LaneCapacity, find_overload
 from starter.steering.pages import MessagePage
 from starter.steering.status.listing import ListedMessage, ParkedSelection, describe_left_out
 from starter.steering.stored.memo_counts import MessageCount
-from starter.web.page.plot import HEIGHT, WIDTH, plot_forecast
-from starter.web.page.snapshot import Part, Snapshot, read_part
-from starter.web.page.template import message_path, show_moment, with_query
-from starter.web.page.views.message import list_verbs
-from starter.web.page.views.overview import find_concerns
-from starter.web.page.views.parked import group_by_reason
 
 EDGES = [100.0, 900.0, 1800.0, 2700.0]
 NOTHING = MessagePage([])

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from starter.web.page.operations_page import OperationsPage
-from starter.web.page.sign_in import name_cookie
-from starter.web.problems import Problem
-from starter.web.requests import find_path
-from starter.web.tokens import EVERYTHING, READING, Access, Tokens
+from starter.extras.web.page.operations_page import OperationsPage
+from starter.extras.web.page.sign_in import name_cookie
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import find_path
+from starter.extras.web.tokens import EVERYTHING, READING, Access, Tokens
 
 READ_METHODS = ("GET", "HEAD")
 

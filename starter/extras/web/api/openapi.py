@@ -11,8 +11,8 @@ from starlette.responses import Response
 from shared.lanes import LANES
 from shared.messages.envelope import ID_MAX_BYTES, KIND_MAX_BYTES, TENANT_MAX_BYTES, TOLERANCE_MAX
 from shared.settings import Settings
+from starter.extras.web.problems import MEDIA_TYPE
 from starter.steering.selection import STATES
-from starter.web.problems import MEDIA_TYPE
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Schema = dict[str, Any]

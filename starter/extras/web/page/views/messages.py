@@ -7,13 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shared.lanes import LANES
+from starter.extras.web.documents import find_api
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.snapshot import DEADLINE_SECONDS, read_part
+from starter.extras.web.page.template import render, with_query
+from starter.extras.web.requests import find_access, read_selection
 from starter.steering.selection import STATES
 from starter.steering.status.listing import describe_left_out
-from starter.web.documents import find_api
-from starter.web.page.operations_page import find_page
-from starter.web.page.snapshot import DEADLINE_SECONDS, read_part
-from starter.web.page.template import render, with_query
-from starter.web.requests import find_access, read_selection
 
 SHOWN = 50
 

@@ -15,15 +15,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shared.errors import DormiceError
-from starter.web.api import bulk, lists, messages
-from starter.web.api.openapi import Operation, describe_api
-from starter.web.documents import Installation, answer, find_api
-from starter.web.guard import Guard
-from starter.web.page.operations_page import OperationsPage
-from starter.web.page.routes import list_routes
-from starter.web.problems import Problem, to_problem
-from starter.web.requests import find_path
-from starter.web.tokens import Tokens
+from starter.extras.web.api import bulk, lists, messages
+from starter.extras.web.api.openapi import Operation, describe_api
+from starter.extras.web.documents import Installation, answer, find_api
+from starter.extras.web.guard import Guard
+from starter.extras.web.page.operations_page import OperationsPage
+from starter.extras.web.page.routes import list_routes
+from starter.extras.web.problems import Problem, to_problem
+from starter.extras.web.requests import find_path
+from starter.extras.web.tokens import Tokens
 
 logger = logging.getLogger(__name__)
 

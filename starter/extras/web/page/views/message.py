@@ -15,17 +15,17 @@ from shared.messages.json_value import parse_json
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal, write_moment
 from shared.messages.timespan import parse_moment
+from starter.extras.web.documents import find_api
+from starter.extras.web.page.form import read_form
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.snapshot import DEADLINE_SECONDS
+from starter.extras.web.page.template import message_path, redirect, render
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import check_owner, find_access, read_flag, read_name, read_part, read_query
+from starter.extras.web.verbs import read_verb
 from starter.steering.message_view import HAS_ENDED, MessageView, to_document
 from starter.steering.sender import check_signal
 from starter.steering.status.web_ui import find_page as find_workflow_page
-from starter.web.documents import find_api
-from starter.web.page.form import read_form
-from starter.web.page.operations_page import find_page
-from starter.web.page.snapshot import DEADLINE_SECONDS
-from starter.web.page.template import message_path, redirect, render
-from starter.web.problems import Problem
-from starter.web.requests import check_owner, find_access, read_flag, read_name, read_part, read_query
-from starter.web.verbs import read_verb
 
 VERBS = {
     "run_now": ("Run now", "as soon as a worker is free; parked, it gets fresh attempts"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.messages.signal_reading import read_signal
 from shared.messages.signals import VERBS, Signal, list_fields
-from starter.web.problems import Problem
+from starter.extras.web.problems import Problem
 
 
 def read_verb(name: str, given: Mapping[str, Any]) -> Signal:

@@ -11,14 +11,10 @@ from starlette.responses import Response
 from shared.errors import InvalidSetting
 from shared.keepers.gates import GateClosure, check_gate, read_closure
 from shared.messages.message import clip_reason
-from starter.insight.forecast import make_forecast
-from starter.steering.keepers import GateControl
-from starter.steering.packs.packs import Packs
-from starter.steering.pages import MessagePages
-from starter.web.api.openapi import FILTERS, TEXT, Endpoint, Operation, Parameter, describe_object
-from starter.web.documents import answer, find_api
-from starter.web.problems import Problem
-from starter.web.requests import (
+from starter.extras.web.api.openapi import FILTERS, TEXT, Endpoint, Operation, Parameter, describe_object
+from starter.extras.web.documents import answer, find_api
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import (
     LIMIT_MAX,
     check_unlimited,
     find_access,
@@ -29,6 +25,10 @@ from starter.web.requests import (
     read_query,
     read_selection,
 )
+from starter.insight.forecast import make_forecast
+from starter.steering.keepers import GateControl
+from starter.steering.packs.packs import Packs
+from starter.steering.pages import MessagePages
 
 PAGE_SIZE = 100
 HOURS = 24

@@ -7,17 +7,17 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
+from starter.extras.web.documents import Installation
+from starter.extras.web.page.sending import SelectionSending
+from starter.extras.web.page.server_snapshots import ServerSnapshots
+from starter.extras.web.page.template import redirect, render, with_query
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import find_address
+from starter.extras.web.tokens import READING, Access, Tokens
 from starter.steering.keepers import GateControl, IdleControl
 from starter.steering.packs.packs import Packs
 from starter.steering.pages import MessagePages
 from starter.steering.selection import Selection
-from starter.web.documents import Installation
-from starter.web.page.sending import SelectionSending
-from starter.web.page.server_snapshots import ServerSnapshots
-from starter.web.page.template import redirect, render, with_query
-from starter.web.problems import Problem
-from starter.web.requests import find_address
-from starter.web.tokens import READING, Access, Tokens
 
 PACK_SECONDS = 3.0
 """Most that one pack of a list may take; a page has to be there within seconds."""

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from starter.web.page.sign_in import show_sign_in, sign_in, sign_out
-from starter.web.page.template import redirect, show_static, with_query
-from starter.web.page.views import dead_letters, keepers, message, messages, overview, parked, workers
-from starter.web.problems import Problem
-from starter.web.requests import find_path
+from starter.extras.web.page.sign_in import show_sign_in, sign_in, sign_out
+from starter.extras.web.page.template import redirect, show_static, with_query
+from starter.extras.web.page.views import dead_letters, keepers, message, messages, overview, parked, workers
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import find_path
 
 ANSWER_SECONDS = 40.0
 """Most that an answer may take; views have their own, shorter limit, and forms send little."""

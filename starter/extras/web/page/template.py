@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from shared.messages.timespan import format_moment, format_seconds
+from starter.extras.web.documents import find_api
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import find_access, find_address, find_path
 from starter.local.terminal import describe_distance, plural
-from starter.web.documents import find_api
-from starter.web.problems import Problem
-from starter.web.requests import find_access, find_address, find_path
 
 HERE = Path(__file__).parent
 STATIC = {

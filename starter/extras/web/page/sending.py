@@ -10,8 +10,8 @@ from temporalio.service import RPCError
 from shared.errors import DormiceError
 from shared.messages.signals import Signal
 from starter.control import Control
+from starter.extras.web.page.snapshot import describe_error
 from starter.steering.sender import SignalCounts
-from starter.web.page.snapshot import describe_error
 
 NOTED_MAX = 5
 """Sentences about single messages that are kept."""

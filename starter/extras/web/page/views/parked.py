@@ -11,19 +11,19 @@ from starlette.responses import Response
 
 from shared.messages.signals import RunNow, Signal, Stop
 from shared.messages.timespan import parse_duration
+from starter.extras.web.documents import find_api
+from starter.extras.web.page.form import read_form, read_verb
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.sending import SelectionSending, send_to
+from starter.extras.web.page.server_snapshots import GROUPED_MAX
+from starter.extras.web.page.snapshot import DEADLINE_SECONDS, Part, read_part
+from starter.extras.web.page.template import redirect, render, render_confirmation, with_query
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import check_unlimited, find_access, read_query
 from starter.local.terminal import plural
 from starter.steering.selection import Selection
 from starter.steering.status.listing import ListedMessage, ParkedSelection, describe_left_out
 from starter.steering.status.reasons import group_reasons
-from starter.web.documents import find_api
-from starter.web.page.form import read_form, read_verb
-from starter.web.page.operations_page import find_page
-from starter.web.page.sending import SelectionSending, send_to
-from starter.web.page.server_snapshots import GROUPED_MAX
-from starter.web.page.snapshot import DEADLINE_SECONDS, Part, read_part
-from starter.web.page.template import redirect, render, render_confirmation, with_query
-from starter.web.problems import Problem
-from starter.web.requests import check_unlimited, find_access, read_query
 
 FILTERS = ("kind", "reason", "older_than")
 VERBS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from shared.errors import InvalidSetting
-from starter.web.problems import Problem
+from starter.extras.web.problems import Problem
 
 TOKEN_LEAST = 16
 SESSION_SECONDS = 12 * 3600

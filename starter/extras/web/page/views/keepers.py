@@ -10,13 +10,13 @@ from shared.errors import InvalidSetting
 from shared.keepers.gates import GateClosure, check_gate, read_closure
 from shared.lanes import LANES
 from shared.messages.message import clip_reason
+from starter.extras.web.page.form import read_form
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.template import redirect, render
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import check_unlimited, read_query
+from starter.extras.web.requests import read_part as read_path
 from starter.steering.keepers import describe_lack
-from starter.web.page.form import read_form
-from starter.web.page.operations_page import find_page
-from starter.web.page.template import redirect, render
-from starter.web.problems import Problem
-from starter.web.requests import check_unlimited, read_query
-from starter.web.requests import read_part as read_path
 
 
 async def show_keepers(request: Request) -> Response:

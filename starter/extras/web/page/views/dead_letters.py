@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from shared.kafka.connection import check_broker, kafka_options
 from shared.settings import Settings
+from starter.extras.web.documents import find_api
+from starter.extras.web.page.form import read_form, read_verb
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.sending import SelectionSending
+from starter.extras.web.page.snapshot import DEADLINE_SECONDS, read_part
+from starter.extras.web.page.template import redirect, render, render_confirmation, with_query
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import check_unlimited, read_query
 from starter.local.terminal import plural
-from starter.web.documents import find_api
-from starter.web.page.form import read_form, read_verb
-from starter.web.page.operations_page import find_page
-from starter.web.page.sending import SelectionSending
-from starter.web.page.snapshot import DEADLINE_SECONDS, read_part
-from starter.web.page.template import redirect, render, render_confirmation, with_query
-from starter.web.problems import Problem
-from starter.web.requests import check_unlimited, read_query
 
 if TYPE_CHECKING:
     from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection

@@ -6,10 +6,10 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from starter.web.page.form import read_form
-from starter.web.page.operations_page import find_page
-from starter.web.page.template import render
-from starter.web.tokens import SESSION_SECONDS
+from starter.extras.web.page.form import read_form
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.template import render
+from starter.extras.web.tokens import SESSION_SECONDS
 
 UNKNOWN = "token: is not known; take one of api_tokens_file, or the one that was printed at the start"
 

@@ -7,14 +7,14 @@ from functools import partial
 
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
+from starter.extras.web.documents import Installation
+from starter.extras.web.page.snapshot import Snapshot
 from starter.insight.doctor.run_checks import examine_lanes
 from starter.insight.forecast import Forecast, make_forecast
 from starter.steering.keepers import GateControl, IdleControl, IdleStatus
 from starter.steering.pages import MessagePage, MessagePages
 from starter.steering.selection import Selection
 from starter.steering.stored.memo_counts import MessageCount
-from starter.web.documents import Installation
-from starter.web.page.snapshot import Snapshot
 
 COUNTED = ("active", "paused", "parked")
 """States of which the overview gives the counts."""

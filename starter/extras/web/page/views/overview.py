@@ -11,6 +11,12 @@ from starlette.responses import Response
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.timespan import format_seconds
+from starter.extras.web.page.operations_page import find_page
+from starter.extras.web.page.plot import plot_forecast
+from starter.extras.web.page.server_snapshots import HOURS
+from starter.extras.web.page.snapshot import Part
+from starter.extras.web.page.template import render, with_query
+from starter.extras.web.requests import check_unlimited, read_number, read_query
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Finding, Severity
 from starter.insight.doctor.lanes import LaneWorkers
 from starter.insight.forecast import Forecast
@@ -18,12 +24,6 @@ from starter.local.terminal import plural
 from starter.steering.pages import MessagePage
 from starter.steering.status.reasons import group_reasons
 from starter.steering.stored.memo_counts import MessageCount, explain_counts
-from starter.web.page.operations_page import find_page
-from starter.web.page.plot import plot_forecast
-from starter.web.page.server_snapshots import HOURS
-from starter.web.page.snapshot import Part
-from starter.web.page.template import render, with_query
-from starter.web.requests import check_unlimited, read_number, read_query
 
 REASONS_SHOWN = 3
 TITLES = {

@@ -16,13 +16,10 @@ from activities.registry import declared_packs, envelope_rules
 from shared.errors import DormiceError, IdempotencyKeyReused, InvalidEnvelope, MessageNotFound, RetryLater
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.json_value import encode_json
-from starter.starting.bulk import BulkStarter
-from starter.starting.delivery import Delivery
-from starter.starting.receipts import Receipt, StartOutcome
-from starter.web.api.openapi import JSON_VALUE, TEXT, Operation, Parameter
-from starter.web.documents import find_api
-from starter.web.problems import Problem, to_problem
-from starter.web.requests import (
+from starter.extras.web.api.openapi import JSON_VALUE, TEXT, Operation, Parameter
+from starter.extras.web.documents import find_api
+from starter.extras.web.problems import Problem, to_problem
+from starter.extras.web.requests import (
     BODY_EXTRA_BYTES,
     KEY_HEADER,
     check_media_type,
@@ -34,7 +31,10 @@ from starter.web.requests import (
     read_parts,
     read_query,
 )
-from starter.web.tokens import Access
+from starter.extras.web.tokens import Access
+from starter.starting.bulk import BulkStarter
+from starter.starting.delivery import Delivery
+from starter.starting.receipts import Receipt, StartOutcome
 
 MEDIA_TYPES = ("application/x-ndjson", "application/jsonl")
 SILENCE_SECONDS = 60.0

@@ -14,12 +14,12 @@ from shared.settings import Settings
 from starter.cli.arguments import Commands, port
 from starter.cli.connection import open_client
 from starter.cli.interruption import call_at_signals
-from starter.cli.processes.page import WEB_PACKAGES, describe_page
+from starter.extras.web.serving.page import WEB_PACKAGES, describe_page
 from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
-    from starter.web.tokens import Tokens
+    from starter.extras.web.tokens import Tokens
 
 DEFAULT_PORT = 8235
 PATIENCE_MAX = timedelta(seconds=20)
@@ -59,10 +59,10 @@ async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from worker.process import tune_memory
 
     check_extra("web", "serving", *WEB_PACKAGES)
-    from starter.web.application import make_application
-    from starter.web.documents import Installation
-    from starter.web.page.operations_page import OperationsPage
-    from starter.web.server import serving
+    from starter.extras.web.documents import Installation
+    from starter.extras.web.page.operations_page import OperationsPage
+    from starter.extras.web.serving.application import make_application
+    from starter.extras.web.serving.server import serving
 
     set_up_logs(settings)
     tokens = _load_tokens(args, settings)
@@ -89,7 +89,7 @@ async def _serve(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _load_tokens(args: argparse.Namespace, settings: Settings) -> "Tokens | None":
-    from starter.web.tokens import Tokens
+    from starter.extras.web.tokens import Tokens
 
     if settings.api_tokens_file:
         return Tokens.load(Path(settings.api_tokens_file))

@@ -15,11 +15,11 @@ from shared.errors import MessageNotFound
 from shared.messages.envelope import ID_MAX_BYTES, check_dots
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import parse_moment
+from starter.extras.web.documents import find_api
+from starter.extras.web.problems import Problem
+from starter.extras.web.tokens import Access
 from starter.steering.message_view import unknown_message
 from starter.steering.selection import Selection
-from starter.web.documents import find_api
-from starter.web.problems import Problem
-from starter.web.tokens import Access
 
 KEY_HEADER = "Idempotency-Key"
 BODY_SECONDS = 10.0

@@ -15,10 +15,7 @@ from shared.messages.envelope import Envelope, drop_nulls, parse_envelope
 from shared.messages.placement import workflow_id
 from shared.messages.signals import VERBS, Signal, Stop, list_fields
 from shared.settings import Settings
-from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.message_view import to_document
-from starter.steering.sender import check_signal
-from starter.web.api.openapi import (
+from starter.extras.web.api.openapi import (
     JSON_VALUE,
     TEXT,
     Operation,
@@ -27,9 +24,9 @@ from starter.web.api.openapi import (
     describe_envelope,
     describe_object,
 )
-from starter.web.documents import answer, find_api
-from starter.web.problems import Problem
-from starter.web.requests import (
+from starter.extras.web.documents import answer, find_api
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import (
     KEY_HEADER,
     check_owner,
     find_access,
@@ -41,7 +38,10 @@ from starter.web.requests import (
     read_object,
     read_query,
 )
-from starter.web.verbs import read_verb
+from starter.extras.web.verbs import read_verb
+from starter.starting.receipts import Receipt, StartOutcome
+from starter.steering.message_view import to_document
+from starter.steering.sender import check_signal
 
 PATH = "/v1/messages/{kind}/{id}"
 VERSION_MAX = 2**53

@@ -6,9 +6,9 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from starter.web.documents import find_api
-from starter.web.problems import Problem
-from starter.web.requests import BODY_EXTRA_BYTES, check_media_type, read_body, read_part
+from starter.extras.web.documents import find_api
+from starter.extras.web.problems import Problem
+from starter.extras.web.requests import BODY_EXTRA_BYTES, check_media_type, read_body, read_part
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
 FIELDS_MAX = 20

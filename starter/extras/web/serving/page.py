@@ -10,8 +10,8 @@ from shared.settings import Settings
 from starter.cli.connection import silence_core
 
 if TYPE_CHECKING:
+    from starter.extras.web.page.operations_page import OperationsPage
     from starter.local.embedded import EmbeddedServer
-    from starter.web.page.operations_page import OperationsPage
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
@@ -45,10 +45,10 @@ async def serve_beside(
     from importlib.metadata import version
 
     from activities.registry import load_registry
-    from starter.web.application import make_application
-    from starter.web.documents import Installation
-    from starter.web.page.operations_page import OperationsPage
-    from starter.web.server import serving
+    from starter.extras.web.documents import Installation
+    from starter.extras.web.page.operations_page import OperationsPage
+    from starter.extras.web.serving.application import make_application
+    from starter.extras.web.serving.server import serving
 
     silence_core()
     settings = settings if servers is None else replace(settings, kafka_servers=servers)
