@@ -19,7 +19,7 @@ from temporalio.client import Client
 from activities.idle.capacity import Capacity
 from shared.lanes import task_queue
 from shared.settings import Settings
-from starter.intake.frontier.wire import urlfrontier_pb2 as wire
+from starter.extras.frontier.wire import urlfrontier_pb2 as wire
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from shared.settings import Settings
-from starter.intake.frontier.wire import urlfrontier_pb2 as wire
+from starter.extras.frontier.wire import urlfrontier_pb2 as wire
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until

@@ -13,8 +13,8 @@ from temporalio.client import Client
 
 from shared.settings import Settings
 from starter.control import Control
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
-from starter.intake.frontier.frontier import Frontier, FrontierOptions, PutStatus, QueueCounts
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.frontier import Frontier, FrontierOptions, PutStatus, QueueCounts
 from tests.conftest import wait_until
 
 SOON = timedelta(seconds=2)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.settings import Settings
-from starter.intake.frontier import url_store
-from starter.intake.frontier.frontier import PutStatus, QueueCounts
+from starter.extras.frontier import url_store
+from starter.extras.frontier.frontier import PutStatus, QueueCounts
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until

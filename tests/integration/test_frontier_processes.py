@@ -11,8 +11,8 @@ from shared.errors import RetryLater
 from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.temporal.connect import connect
-from starter.intake.frontier.frontier import Frontier, FrontierOptions
-from starter.intake.frontier.url_store import LANE, prepare_settings
+from starter.extras.frontier.frontier import Frontier, FrontierOptions
+from starter.extras.frontier.url_store import LANE, prepare_settings
 from starter.local.embedded import EmbeddedServer
 from tests.conftest import wait_until
 from worker.main import HEARTBEAT

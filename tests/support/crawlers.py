@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from grpc import aio
 
-from starter.intake.frontier.wire import urlfrontier_pb2 as wire
-from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierStub
+from starter.extras.frontier.wire import urlfrontier_pb2 as wire
+from starter.extras.frontier.wire.urlfrontier_pb2_grpc import URLFrontierStub
 from tests.conftest import wait_until
 
 if TYPE_CHECKING:
-    from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierAsyncStub
+    from starter.extras.frontier.wire.urlfrontier_pb2_grpc import URLFrontierAsyncStub
 
 Status = wire.AckMessage.Status
 OK = wire.AckMessage.OK

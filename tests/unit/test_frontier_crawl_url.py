@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidEnvelope
 from shared.messages.envelope import Envelope
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName, derive_key, normalize_crawl
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName, derive_key, normalize_crawl
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 URLS = st.one_of(TEXT, st.builds("http://{}/{}".format, st.sampled_from(["a.org", "b.org:80", "ü.de"]), TEXT))

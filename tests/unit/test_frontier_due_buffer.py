@@ -8,10 +8,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from starter.intake.frontier.buffer.crawl_queue import QueueCounts
-from starter.intake.frontier.buffer.due_buffer import DueBuffer
-from starter.intake.frontier.buffer.recent_puts import REMEMBERED_SECONDS
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.buffer.crawl_queue import QueueCounts
+from starter.extras.frontier.buffer.due_buffer import DueBuffer
+from starter.extras.frontier.buffer.recent_puts import REMEMBERED_SECONDS
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
 
 BEGIN = 1_000_000
 NAMES = [QueueName(crawl, key) for crawl in ("DEFAULT", "news") for key in ("a", "b")]

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
-from starter.intake.frontier.due_worker import RefusalRate
-from starter.intake.frontier.url_store import NEVER, ROUNDED_MAX, ROUNDED_SHARE, SOON_SECONDS, find_due
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.due_worker import RefusalRate
+from starter.extras.frontier.url_store import NEVER, ROUNDED_MAX, ROUNDED_SHARE, SOON_SECONDS, find_due
 
 NOW = 1_800_000_000.0
 OFFER = 300.0

@@ -6,8 +6,8 @@ from pathlib import Path
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from starter.intake.frontier.wire import urlfrontier_pb2
-from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierServicer
+from starter.extras.frontier.wire import urlfrontier_pb2
+from starter.extras.frontier.wire.urlfrontier_pb2_grpc import URLFrontierServicer
 
 DESCRIPTION = Path(urlfrontier_pb2.__file__).with_name("urlfrontier.proto").read_text("utf-8")
 MESSAGE = re.compile(r"^message (\w+) \{(?:\}|\n(.*?)^\})", re.MULTILINE | re.DOTALL)

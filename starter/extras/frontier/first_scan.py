@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from shared.errors import RetryLater
 from shared.messages.placement import Layout
 from shared.temporal.backoff import backoff_seconds
-from starter.intake.frontier.buffer.due_buffer import DueBuffer
-from starter.intake.frontier.url_store import StoredUrl, UrlStore
+from starter.extras.frontier.buffer.due_buffer import DueBuffer
+from starter.extras.frontier.url_store import StoredUrl, UrlStore
 
 logger = logging.getLogger(__name__)
 

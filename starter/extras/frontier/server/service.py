@@ -7,13 +7,13 @@ from contextlib import aclosing
 
 import grpc
 
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName, derive_key, normalize_crawl
-from starter.intake.frontier.frontier import Frontier
-from starter.intake.frontier.server.call_guard import CallRefused, Context
-from starter.intake.frontier.server.put_requests import PutRequests
-from starter.intake.frontier.server.put_stream import PutPool
-from starter.intake.frontier.wire import urlfrontier_pb2 as wire
-from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierServicer
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName, derive_key, normalize_crawl
+from starter.extras.frontier.frontier import Frontier
+from starter.extras.frontier.server.call_guard import CallRefused, Context
+from starter.extras.frontier.server.put_requests import PutRequests
+from starter.extras.frontier.server.put_stream import PutPool
+from starter.extras.frontier.wire import urlfrontier_pb2 as wire
+from starter.extras.frontier.wire.urlfrontier_pb2_grpc import URLFrontierServicer
 
 PAGE_SIZE = 100
 DAY_SECONDS = 86_400

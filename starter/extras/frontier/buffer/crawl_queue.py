@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from starter.intake.frontier.buffer.queue_urls import QueueUrls
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.buffer.queue_urls import QueueUrls
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
 
 
 class QueueCounts(NamedTuple):

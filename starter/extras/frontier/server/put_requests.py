@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
-from starter.intake.frontier.frontier import PutStatus
-from starter.intake.frontier.server.put_stream import PutPool, answer_puts
-from starter.intake.frontier.wire import urlfrontier_pb2 as wire
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.frontier import PutStatus
+from starter.extras.frontier.server.put_stream import PutPool, answer_puts
+from starter.extras.frontier.wire import urlfrontier_pb2 as wire
 
 ITEMS_OUTSTANDING = 1024
 BATCHES_OUTSTANDING = 16

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Generator
 
-from starter.intake.frontier.buffer.crawl_queue import CrawlQueue, CrawlQueues
-from starter.intake.frontier.buffer.queue_turns import QueueTurns
-from starter.intake.frontier.buffer.queue_urls import HeldUrl
-from starter.intake.frontier.buffer.recent_puts import RecentPuts
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.buffer.crawl_queue import CrawlQueue, CrawlQueues
+from starter.extras.frontier.buffer.queue_turns import QueueTurns
+from starter.extras.frontier.buffer.queue_urls import HeldUrl
+from starter.extras.frontier.buffer.recent_puts import RecentPuts
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
 
 QUEUE_SHARE = 0.05
 QUEUE_LEAST = 1000

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from starter.intake.frontier.crawl_url import CrawlUrl
-from starter.intake.frontier.frontier import Frontier, PutStatus
-from starter.intake.frontier.server.call_guard import CallRefused
+from starter.extras.frontier.crawl_url import CrawlUrl
+from starter.extras.frontier.frontier import Frontier, PutStatus
+from starter.extras.frontier.server.call_guard import CallRefused
 from worker.main import unless_set
 
 logger = logging.getLogger(__name__)

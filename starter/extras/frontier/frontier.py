@@ -20,13 +20,13 @@ from shared.errors import RetryLater
 from shared.messages.encoding import SIZE_MAX, Pack
 from shared.messages.placement import Layout
 from shared.settings import Settings
-from starter.intake.frontier.buffer.crawl_queue import QueueCounts
-from starter.intake.frontier.buffer.due_buffer import DueBuffer
-from starter.intake.frontier.crawl_url import KEY_MAX, CrawlUrl, QueueName, derive_key, normalize_crawl
-from starter.intake.frontier.due_worker import make_handler, make_plan, wait_for_others, watch_for_others
-from starter.intake.frontier.first_scan import FirstScan
-from starter.intake.frontier.puts import Put, PutKind, Puts, PutStatus
-from starter.intake.frontier.url_store import UrlStore
+from starter.extras.frontier.buffer.crawl_queue import QueueCounts
+from starter.extras.frontier.buffer.due_buffer import DueBuffer
+from starter.extras.frontier.crawl_url import KEY_MAX, CrawlUrl, QueueName, derive_key, normalize_crawl
+from starter.extras.frontier.due_worker import make_handler, make_plan, wait_for_others, watch_for_others
+from starter.extras.frontier.first_scan import FirstScan
+from starter.extras.frontier.puts import Put, PutKind, Puts, PutStatus
+from starter.extras.frontier.url_store import UrlStore
 from worker.main import run_explained, unless_set
 
 __all__ = ["CrawlUrl", "Frontier", "FrontierOptions", "PutStatus", "QueueCounts", "QueueName"]

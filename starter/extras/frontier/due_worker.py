@@ -25,9 +25,9 @@ from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.settings import Settings
 from shared.temporal.connect import describe_queue
-from starter.intake.frontier.buffer.due_buffer import DueBuffer
-from starter.intake.frontier.crawl_url import CrawlUrl
-from starter.intake.frontier.url_store import LANE, NEVER, SOON_SECONDS
+from starter.extras.frontier.buffer.due_buffer import DueBuffer
+from starter.extras.frontier.crawl_url import CrawlUrl
+from starter.extras.frontier.url_store import LANE, NEVER, SOON_SECONDS
 from worker.run import WorkerPlan
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from shared.packs.entry import Entry, to_entry
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import translate_rpc_errors
-from starter.intake.frontier.crawl_url import CrawlUrl
+from starter.extras.frontier.crawl_url import CrawlUrl
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
 from starter.starting.layouts import Layouts

@@ -8,7 +8,7 @@ docs/frontier.md says how the Python modules beside this file are made of it.
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from starter.intake.frontier.wire import urlfrontier_pb2 as _urlfrontier_pb2
+from starter.extras.frontier.wire import urlfrontier_pb2 as _urlfrontier_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -11,8 +11,8 @@ So whatever is not taken is at hand already, or its message wakes again.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from starter.intake.frontier.buffer.queue_urls import HeldUrl
-from starter.intake.frontier.crawl_url import CrawlUrl
+from starter.extras.frontier.buffer.queue_urls import HeldUrl
+from starter.extras.frontier.crawl_url import CrawlUrl
 
 REMEMBERED_SECONDS = 60.0
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from grpc import aio
 
 from shared.errors import InvalidSetting
-from starter.intake.frontier.frontier import Frontier
-from starter.intake.frontier.server.call_guard import CallGuard
-from starter.intake.frontier.server.put_stream import PutPool
-from starter.intake.frontier.server.service import FrontierService
-from starter.intake.frontier.wire.urlfrontier_pb2_grpc import add_URLFrontierServicer_to_server
+from starter.extras.frontier.frontier import Frontier
+from starter.extras.frontier.server.call_guard import CallGuard
+from starter.extras.frontier.server.put_stream import PutPool
+from starter.extras.frontier.server.service import FrontierService
+from starter.extras.frontier.wire.urlfrontier_pb2_grpc import add_URLFrontierServicer_to_server
 
 OPTIONS = (("grpc.so_reuseport", 0),)
 """Two processes at one address would share the calls in secret."""

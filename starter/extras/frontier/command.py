@@ -20,8 +20,8 @@ from starter.local.terminal import echo_err
 from worker.options import add_health_options
 
 if TYPE_CHECKING:
-    from starter.intake.frontier.frontier import Frontier, FrontierOptions
-    from starter.intake.frontier.server.server import FrontierServer
+    from starter.extras.frontier.frontier import Frontier, FrontierOptions
+    from starter.extras.frontier.server.server import FrontierServer
 
 LISTEN = "127.0.0.1:7071"
 KIND = "frontier"
@@ -70,7 +70,7 @@ def _read_plan(args: argparse.Namespace, settings: Settings) -> _Plan:
     """Read the options; raises InvalidSetting, and Misconfigured without grpcio."""
     from activities.registry import load_registry
     from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN
-    from starter.intake.frontier.frontier import FrontierOptions
+    from starter.extras.frontier.frontier import FrontierOptions
 
     check_extra("frontier", "the frontier", "grpc")
     if not KIND_PATTERN.fullmatch(args.kind) or len(args.kind) > KIND_MAX_BYTES:
@@ -101,9 +101,9 @@ def read_listen(text: str) -> tuple[str, int]:
 async def _serve(plan: _Plan, settings: Settings) -> int:
     from shared.telemetry.sdk import start_telemetry
     from shared.temporal.connect import check_server, connect
-    from starter.intake.frontier.frontier import Frontier
-    from starter.intake.frontier.server.server import FrontierServer
-    from starter.intake.frontier.server.status import FrontierReadiness
+    from starter.extras.frontier.frontier import Frontier
+    from starter.extras.frontier.server.server import FrontierServer
+    from starter.extras.frontier.server.status import FrontierReadiness
     from worker.health import open_endpoint, watch_server
     from worker.main import HEARTBEAT, alongside
     from worker.process import tune_memory

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from starter.intake.frontier.frontier import Frontier
+from starter.extras.frontier.frontier import Frontier
 from worker.health import Readiness
 
 

@@ -5,8 +5,8 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 
-from starter.intake.frontier.buffer.crawl_queue import CrawlQueue
-from starter.intake.frontier.crawl_url import CrawlUrl, QueueName
+from starter.extras.frontier.buffer.crawl_queue import CrawlQueue
+from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
 
 DEFAULT_DELAY = 1.0
 

@@ -20,9 +20,9 @@ from shared.errors import RetryLater
 from shared.messages.placement import Layout
 from shared.telemetry.logs import LogThrottle
 from shared.temporal.backoff import backoff_seconds
-from starter.intake.frontier.buffer.due_buffer import DueBuffer
-from starter.intake.frontier.crawl_url import CrawlUrl
-from starter.intake.frontier.url_store import UrlStore
+from starter.extras.frontier.buffer.due_buffer import DueBuffer
+from starter.extras.frontier.crawl_url import CrawlUrl
+from starter.extras.frontier.url_store import UrlStore
 from starter.starting.receipts import Receipt, StartOutcome
 
 logger = logging.getLogger(__name__)

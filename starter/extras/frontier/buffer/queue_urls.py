@@ -3,7 +3,7 @@
 import heapq
 from dataclasses import dataclass, field
 
-from starter.intake.frontier.crawl_url import CrawlUrl
+from starter.extras.frontier.crawl_url import CrawlUrl
 
 _COMPACTED_FROM = 32
 
