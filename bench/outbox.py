@@ -23,7 +23,7 @@ from bench.pack_filling import HOUR, Filling, to_order
 from cluster.cluster import POSTGRES_SETTINGS
 from cluster.postgres import USER, Postgres
 from shared.messages.json_value import encode_json
-from starter.intake.outbox.table import OutboxTable
+from starter.extras.outbox.table import OutboxTable
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 

@@ -1,1 +1,1 @@
-"""What brings messages in, by itself or in bulk: topics of Kafka, files, and tables of applications."""
+"""What brings messages in, by itself or in bulk: topics of Kafka, and files."""

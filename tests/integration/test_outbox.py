@@ -13,7 +13,7 @@ from activities.api.handler import Handler
 from cluster.postgres import Postgres
 from shared.settings import Settings
 from starter.control import Control
-from starter.intake.outbox.outbox import Outbox
+from starter.extras.outbox.outbox import Outbox
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.support.databases import run_postgres

@@ -17,10 +17,10 @@ from activities.api.handler import Handler
 from activities.registry import Registry
 from cluster.postgres import USER, Postgres
 from shared.settings import Settings
-from starter.intake.outbox.batch import BatchSender
-from starter.intake.outbox.connection import OutboxConnection
-from starter.intake.outbox.outbox import Outbox, OutboxOptions
-from starter.intake.outbox.table import OutboxTable
+from starter.extras.outbox.batch import BatchSender
+from starter.extras.outbox.connection import OutboxConnection
+from starter.extras.outbox.outbox import Outbox, OutboxOptions
+from starter.extras.outbox.table import OutboxTable
 
 
 def write_dsn(database: Postgres) -> str:

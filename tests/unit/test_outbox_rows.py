@@ -6,10 +6,10 @@ import pytest
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import Envelope, EnvelopeRules
-from starter.intake.outbox.connection import OutboxConnection
-from starter.intake.outbox.kind_backoff import REST_SECONDS_MAX, KindBackoff
-from starter.intake.outbox.rows import OutboxRow, RowReader
-from starter.intake.outbox.table import OutboxTable
+from starter.extras.outbox.connection import OutboxConnection
+from starter.extras.outbox.kind_backoff import REST_SECONDS_MAX, KindBackoff
+from starter.extras.outbox.rows import OutboxRow, RowReader
+from starter.extras.outbox.table import OutboxTable
 from starter.starting.delivery import Delivery
 
 READER = RowReader.of(EnvelopeRules({"order": "short"}, payload_max_bytes=100), "outbox/1")

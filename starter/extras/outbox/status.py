@@ -8,7 +8,7 @@ from typing import Any
 from shared.telemetry import metrics
 from shared.telemetry.metrics import MetricValue
 from shared.telemetry.sdk import Telemetry
-from starter.intake.outbox.outbox import Outbox
+from starter.extras.outbox.outbox import Outbox
 from starter.starting.receipts import StartOutcome
 from worker.health import Readiness
 

@@ -18,12 +18,12 @@ from shared.errors import RetryLater
 from shared.messages.placement import workflow_id
 from shared.telemetry.logs import LogThrottle
 from shared.temporal.backoff import backoff_seconds
-from starter.intake.outbox.backlog import Backlog, Connection, count_rows
-from starter.intake.outbox.batch import BatchOutcome, BatchSender
-from starter.intake.outbox.connection import LOST, OutboxConnection, write_error
-from starter.intake.outbox.kind_backoff import KindBackoff
-from starter.intake.outbox.rows import OutboxRow
-from starter.intake.outbox.table import CHANNEL
+from starter.extras.outbox.backlog import Backlog, Connection, count_rows
+from starter.extras.outbox.batch import BatchOutcome, BatchSender
+from starter.extras.outbox.connection import LOST, OutboxConnection, write_error
+from starter.extras.outbox.kind_backoff import KindBackoff
+from starter.extras.outbox.rows import OutboxRow
+from starter.extras.outbox.table import CHANNEL
 
 logger = logging.getLogger(__name__)
 

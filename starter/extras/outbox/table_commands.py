@@ -9,11 +9,11 @@ from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands
-from starter.cli.records.outbox import add_connection, add_table, read_connection, read_table
+from starter.extras.outbox.command import add_connection, add_table, read_connection, read_table
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.intake.outbox.backlog import FailedRow
+    from starter.extras.outbox.backlog import FailedRow
 
 _HEADER = ("SEQ", "ACTION", "MESSAGE", "INSERTED", "FAILED", "PROBLEM")
 
@@ -33,7 +33,7 @@ def _run_ddl(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
 
 async def _run_status(args: argparse.Namespace, settings: Settings) -> int:
     connection = read_connection(args, settings)
-    from starter.intake.outbox.backlog import count_rows, read_failed
+    from starter.extras.outbox.backlog import count_rows, read_failed
 
     async with await connection.open_once() as database:
         with connection.translate_errors():

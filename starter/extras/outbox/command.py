@@ -9,13 +9,13 @@ from shared.exit import FINE, PARTLY
 from shared.settings import Settings, find_secret
 from starter.cli.arguments import SECONDS, CommandParser, Commands, port, read_seconds
 from starter.cli.interruption import drain_at_signal
-from starter.intake.outbox.table import TABLE, OutboxTable
+from starter.extras.outbox.table import TABLE, OutboxTable
 from starter.local.terminal import echo_err, plural
 from worker.options import add_health_options
 
 if TYPE_CHECKING:
-    from starter.intake.outbox.connection import OutboxConnection
-    from starter.intake.outbox.outbox import OutboxOptions
+    from starter.extras.outbox.connection import OutboxConnection
+    from starter.extras.outbox.outbox import OutboxOptions
 
 OUTBOX_HELP = """\
 An application inserts a row in the transaction of its own change; 'dormice outbox ddl' prints the table. The row is
@@ -56,7 +56,7 @@ def read_table(args: argparse.Namespace) -> OutboxTable:
 def read_connection(args: argparse.Namespace, settings: Settings) -> "OutboxConnection":
     """Read where the database is; raises InvalidSetting, and Misconfigured without psycopg."""
     check_extra("outbox", "the outbox", "psycopg")
-    from starter.intake.outbox.connection import OutboxConnection
+    from starter.extras.outbox.connection import OutboxConnection
 
     table = read_table(args)
     dsn = args.dsn
@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     set_up_logs(settings)
     connection = read_connection(args, settings)
-    from starter.intake.outbox.outbox import OutboxOptions
+    from starter.extras.outbox.outbox import OutboxOptions
 
     options = OutboxOptions(
         poll=read_seconds("poll-seconds", args.poll_seconds),
@@ -95,9 +95,9 @@ async def _serve(
     from activities.registry import load_registry
     from shared.telemetry.sdk import start_telemetry
     from shared.temporal.connect import check_server, connect
-    from starter.intake.outbox.batch import BatchSender
-    from starter.intake.outbox.outbox import Outbox
-    from starter.intake.outbox.status import OutboxReadiness, publish_regularly
+    from starter.extras.outbox.batch import BatchSender
+    from starter.extras.outbox.outbox import Outbox
+    from starter.extras.outbox.status import OutboxReadiness, publish_regularly
     from starter.starting.receipts import StartOutcome
     from worker.health import open_endpoint, watch_server
     from worker.main import alongside

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn, Ping
 
 from shared.errors import InvalidSetting, Misconfigured, RetryLater
-from starter.intake.outbox.table import OutboxTable
+from starter.extras.outbox.table import OutboxTable
 
 LOST = (OperationalError, InterfaceError, InternalError)
 """What a database raises that restarts, fails over, or is out of reach: a new connection may do better."""

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from psycopg import AsyncConnection
 
-from starter.intake.outbox.table import OutboxTable
+from starter.extras.outbox.table import OutboxTable
 
 Connection = AsyncConnection[tuple[Any, ...]]
 

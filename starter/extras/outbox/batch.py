@@ -12,7 +12,7 @@ from temporalio.client import Client
 from activities.registry import Registry, declared_packs, envelope_rules
 from shared.errors import InvalidEnvelope
 from shared.settings import Settings
-from starter.intake.outbox.rows import OutboxRow, RowName, RowReader
+from starter.extras.outbox.rows import OutboxRow, RowName, RowReader
 from starter.starting.bulk import BulkStarter, Wish
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
