@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from starter.insight.figures import MEASURED, Figure
+from starter.extras.plan.figures import MEASURED, Figure
 
 RESULTS = Path(__file__).parent / "results"
 DATABASE = "./run bench database postgresql"

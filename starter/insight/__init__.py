@@ -1,1 +1,1 @@
-"""Forecasts of due messages, plans of what they need, and the doctor's checks."""
+"""What looks and changes nothing: forecasts of due messages, the board, the checks of the doctor."""

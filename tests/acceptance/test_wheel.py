@@ -35,7 +35,7 @@ def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     templates = {f"starter/local/project_files/{template}" for template in FILES.values()}
     wire = ROOT / "starter/extras/frontier/wire"
     described = {str(path.relative_to(ROOT)) for path in wire.iterdir() if path.suffix in (".proto", ".pyi")}
-    others = {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"} | described
+    others = {"starter/local/kafka/jars.sha256", "starter/extras/plan/measured.json"} | described
     assert "starter/extras/web/page/static/LICENSE-htmx.txt" in shown
     assert names == sources | shown | templates | others
 

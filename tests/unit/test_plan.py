@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bench.figures import derive_figures
 from shared.messages.timespan import parse_duration
 from starter.cli.main import run
-from starter.cli.operations.plan import ROWS
-from starter.insight.figures import FIGURES, MEASURED, Figure
-from starter.insight.plan import ENCODINGS, EncodingName, Workload, find_batch, find_load, make_plan
+from starter.extras.plan.command import ROWS
+from starter.extras.plan.figures import FIGURES, MEASURED, Figure
+from starter.extras.plan.plan import ENCODINGS, EncodingName, Workload, find_batch, find_load, make_plan
 from workflows.packs.calls.batch import BATCH_MAX
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"

@@ -14,7 +14,7 @@ from starter.cli.arguments import Commands, duration
 from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.insight.plan import Plan, Workload
+    from starter.extras.plan.plan import Plan, Workload
 
 MESSAGES_MAX = 1_000_000_000_000
 SHORTEST = timedelta(seconds=1)
@@ -44,8 +44,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 â€” the shape of every command
-    from starter.insight.figures import FIGURES
-    from starter.insight.plan import ENCODINGS, make_plan
+    from starter.extras.plan.figures import FIGURES
+    from starter.extras.plan.plan import ENCODINGS, make_plan
 
     workload = _read_workload(args)
     plans = [make_plan(workload, encoding) for encoding in ENCODINGS if args.encoding in (None, encoding)]
@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 â
 
 def _read_workload(args: argparse.Namespace) -> "Workload":
     """Check the arguments; raises InvalidSetting that names the wrong option."""
-    from starter.insight.plan import Workload
+    from starter.extras.plan.plan import Workload
 
     spans = {
         "mean_interval": (SHORTEST, HORIZON),

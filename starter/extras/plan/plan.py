@@ -13,7 +13,7 @@ from shared.messages.decision import TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.placement import advise_tolerance, count_in_wake
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.insight.figures import value_of
+from starter.extras.plan.figures import value_of
 from worker.lanes.profiles import PROFILES
 from workflows.packs.calls.batch import BATCH_MAX
 
