@@ -11,7 +11,6 @@ from shared.messages.timespan import format_seconds
 
 COLOUR = "#2b6a99"
 ACCENT = "#c8553d"
-GREY = "#8a939b"
 DPI = 110
 FEW_PER_SECOND = 20
 FEW_BUCKETS = 12
@@ -20,16 +19,16 @@ FEW_BUCKETS = 12
 
 def draw_due_curve(buckets: Sequence[tuple[datetime, int]], width_seconds: int) -> bytes:
     """Draw how many messages have their first run in each interval, and the running total."""
-    return _render(plot_due_curve(buckets, width_seconds))
+    return render(plot_due_curve(buckets, width_seconds))
 
 
 def plot_due_curve(buckets: Sequence[tuple[datetime, int]], width_seconds: int) -> Any:
     """Make the figure that `draw_due_curve` draws."""
-    figure = _make_figure(height=3.2)
+    figure = make_figure(height=3.2)
     title = f"first runs, per {format_seconds(width_seconds)}"
     if len(buckets) == 1:
         title = f"first runs: all within {format_seconds(width_seconds)}, from {buckets[0][0]:%Y-%m-%d %H:%M:%S} UTC on"
-    axes = _add_axes(figure, title, "messages")
+    axes = add_axes(figure, title, "messages")
     if buckets:
         _draw_buckets(axes, buckets, timedelta(seconds=width_seconds))
     return figure
@@ -73,13 +72,13 @@ def draw_forecast(
     moments = [datetime.fromtimestamp(edge, UTC) for edge in edges]
     lengths = [end - begin for begin, end in pairwise(edges)]
     shown = {name: counts for name, counts in due.items() if any(counts)} or {"all": [0] * len(lengths)}
-    figure = _make_figure(height=0.6 + 2.2 * len(shown))
+    figure = make_figure(height=0.6 + 2.2 * len(shown))
 
     for number, (name, counts) in enumerate(shown.items(), start=1):
         rates = [count / length for count, length in zip(counts, lengths, strict=True)]
         number_format = "{x:,.0f}" if max([*rates, capacity.get(name) or 0]) >= FEW_PER_SECOND else "{x:,.2f}"
         title = f"{name}: due, {sum(counts):,} in all"
-        axes = _add_axes(figure, title, "messages a second", number_format, (len(shown), 1, number))
+        axes = add_axes(figure, title, "messages a second", number_format, (len(shown), 1, number))
         axes.bar(moments[:-1], rates, width=[timedelta(seconds=n) for n in lengths], align="edge", color=COLOUR)
 
         if per_second := capacity.get(name):
@@ -91,71 +90,29 @@ def draw_forecast(
         axes.set_xlabel("UTC")
 
     figure.autofmt_xdate(rotation=30)
-    return _render(figure)
-
-
-def draw_rehearsal(
-    points: Sequence[tuple[str, float, float, bool]],
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    loads: Mapping[str, Sequence[int]],
-    begin: datetime,
-) -> bytes:
-    """Draw freshness over visits a day, and the visits of each hour.
-
-    A point is a name, visits a day, a share, and whether it is a reference; curves have visits a day and shares.
-    """
-    figure = _make_figure(height=7.0)
-    axes = _add_axes(figure, "freshness: share of time that a copy is current", "", "{x:.0%}", (2, 1, 1))
-
-    for number, (name, curve) in enumerate(curves.items()):
-        axes.plot(*zip(*curve, strict=True), color=GREY, linewidth=1.2, linestyle=("-", "--")[number % 2], label=name)
-
-    colours = {name: f"C{number}" for number, name in enumerate(loads)}
-    markers = iter("^v*Pos")
-
-    for name, per_day, share, is_reference in points:
-        marker = next(markers, "o") if is_reference else "D"
-        axes.plot([per_day], [share], marker, color=colours.get(name, GREY), label=name)
-
-    ticker = importlib.import_module("matplotlib.ticker")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
-    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-    axes.set_xlabel("visits a day")
-    axes.legend(fontsize=8, loc="lower right", frameon=False)
-    below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
-
-    for name, load in loads.items():
-        edges = [begin + timedelta(hours=hour) for hour in range(len(load) + 1)]
-        below.stairs(load, edges, baseline=None, color=colours[name], linewidth=1, label=name)
-
-    below.set_ylim(0, 1.3 * max([1, *(max(load) for load in loads.values())]))  # with room for the legend
-    below.set_xlabel("UTC")
-    below.tick_params(axis="x", rotation=30)
-    below.legend(fontsize=8, loc="upper right", frameon=False, ncols=2)
-
-    return _render(figure)
+    return render(figure)
 
 
 def draw_bars(title: str, unit: str, bars: Sequence[tuple[str, int]]) -> bytes:
     """Draw counts side by side, each with its label below and its number above."""
-    figure = _make_figure(height=3.2)
-    axes = _add_axes(figure, title, unit)
+    figure = make_figure(height=3.2)
+    axes = add_axes(figure, title, unit)
     drawn = axes.bar([label for label, _ in bars], [count for _, count in bars], color=COLOUR)
     axes.bar_label(drawn, labels=[f"{count:,}" if count else "" for _, count in bars], fontsize=8)
     axes.tick_params(axis="x", rotation=30)
-    return _render(figure)
+    return render(figure)
 
 
-def _make_figure(height: float) -> Any:
+def make_figure(height: float) -> Any:
+    """Make a figure of a page's width; the height is in inches."""
     # not pyplot, which keeps every figure of the process and needs a display
     return importlib.import_module("matplotlib.figure").Figure(figsize=(8, height), layout="constrained")
 
 
-def _add_axes(
+def add_axes(
     figure: Any, title: str, unit: str, number: str = "{x:,.0f}", place: tuple[int, int, int] = (1, 1, 1)
 ) -> Any:
+    """Add axes with a title above, a unit beside and numbers of a format; `place` is as matplotlib counts subplots."""
     axes = figure.add_subplot(*place)
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_ylabel(unit)
@@ -164,7 +121,8 @@ def _add_axes(
     return axes
 
 
-def _render(figure: Any) -> bytes:
+def render(figure: Any) -> bytes:
+    """Give a figure as PNG."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=DPI)
     return drawn.getvalue()

@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 
 from shared.errors import GiveUp
-from spark.rehearsal import SparkHistories
-from starter.insight.rehearsal.generator import GeneratorOptions, generate
-from starter.insight.rehearsal.history_file import ChangeHistories, HistoryColumns, write_history
-from starter.insight.rehearsal.policies import read_policy, to_datetime
-from starter.insight.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
+from spark.rehearsal.histories import SparkHistories
+from starter.extras.rehearsal.generator import GeneratorOptions, generate
+from starter.extras.rehearsal.history_file import ChangeHistories, HistoryColumns, write_history
+from starter.extras.rehearsal.policies import read_policy, to_datetime
+from starter.extras.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
 from tests.unit.test_rehearsal import options_of
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from activities.api.resources import Resources
 from activities.http.client import HttpClient
 from activities.testing import live, make_context, make_message, open_site
 from shared.settings import Settings
-from starter.insight.rehearsal.generator import DAY, GeneratorOptions, generate
-from starter.insight.rehearsal.history_file import ChangeHistories
-from starter.insight.rehearsal.policies import read_policy
-from starter.insight.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
+from starter.extras.rehearsal.generator import DAY, GeneratorOptions, generate
+from starter.extras.rehearsal.history_file import ChangeHistories
+from starter.extras.rehearsal.policies import read_policy
+from starter.extras.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
 from tests.support.sources import PAGES, blocks
 
 SAVED_BLOCK = re.compile(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -36,13 +36,13 @@ from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
 from starter.cli.operations.doctor import CODES
 from starter.cli.parser import build_parser
+from starter.extras.rehearsal.page import COLUMNS
+from starter.extras.rehearsal.policies import Visit
+from starter.extras.rehearsal.references import REFERENCES
 from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes
 from starter.insight.doctor.server import Server
-from starter.insight.rehearsal.page import COLUMNS
-from starter.insight.rehearsal.policies import Visit
-from starter.insight.rehearsal.references import REFERENCES
 from starter.intake.bridge.offsets import Partition
 from starter.intake.bridge.pending_record import PendingRecord, RecordSpans
 from starter.records.record import Record

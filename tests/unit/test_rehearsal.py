@@ -24,17 +24,17 @@ from shared.errors import GiveUp, InvalidSetting
 from shared.messages.message import HandlerCall, Outcome
 from shared.messages.outcome_event import to_event
 from shared.messages.placement import unit_hash
-from starter.insight.rehearsal.generator import DAY, GeneratorOptions, generate
-from starter.insight.rehearsal.history_file import ChangeHistories
-from starter.insight.rehearsal.outcome_events import CollectedVisits
-from starter.insight.rehearsal.policies import (
+from starter.extras.rehearsal.generator import DAY, GeneratorOptions, generate
+from starter.extras.rehearsal.history_file import ChangeHistories
+from starter.extras.rehearsal.outcome_events import CollectedVisits
+from starter.extras.rehearsal.policies import (
     FixedPolicy,
     FunctionPolicy,
     NutchPolicy,
     Visit,
     read_policy,
 )
-from starter.insight.rehearsal.references import (
+from starter.extras.rehearsal.references import (
     REFERENCES,
     age,
     expected_freshness,
@@ -42,8 +42,8 @@ from starter.insight.rehearsal.references import (
     share_optimally,
     trace_optimum,
 )
-from starter.insight.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
-from starter.insight.rehearsal.simulation import HOUR, ChangeHistory, PacedPolicy, Period, Totals, rehearse_all
+from starter.extras.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
+from starter.extras.rehearsal.simulation import HOUR, ChangeHistory, PacedPolicy, Period, Totals, rehearse_all
 
 SECOND = 1_000_000
 BEGIN = 20_000 * DAY

@@ -13,8 +13,8 @@ from starter.cli.arguments import DURATION, MOMENT, REPEATED, CommandParser, Com
 from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.insight.rehearsal.history_file import HistoryColumns
-    from starter.insight.rehearsal.rehearsal import Rehearsal, RehearsalOptions
+    from starter.extras.rehearsal.history_file import HistoryColumns
+    from starter.extras.rehearsal.rehearsal import Rehearsal, RehearsalOptions
 
 VISITS_MAX = 10**15
 
@@ -50,9 +50,9 @@ def add_rehearsal(parser: CommandParser, forms: str) -> None:
 
 def read_options(args: argparse.Namespace) -> "RehearsalOptions":
     """Read what is to be rehearsed; raises InvalidSetting, and Misconfigured where a plot can't be drawn."""
-    from starter.insight.rehearsal.policies import MICROSECOND, read_policy, to_microseconds
-    from starter.insight.rehearsal.references import REFERENCES
-    from starter.insight.rehearsal.rehearsal import RehearsalOptions
+    from starter.extras.rehearsal.policies import MICROSECOND, read_policy, to_microseconds
+    from starter.extras.rehearsal.references import REFERENCES
+    from starter.extras.rehearsal.rehearsal import RehearsalOptions
 
     names = args.policy or ["adaptive"]
     if repeated := next((name for name in names if names.count(name) > 1), None):
@@ -80,14 +80,14 @@ def read_options(args: argparse.Namespace) -> "RehearsalOptions":
 
 
 def read_columns(args: argparse.Namespace) -> "HistoryColumns":
-    from starter.insight.rehearsal.history_file import HistoryColumns
+    from starter.extras.rehearsal.history_file import HistoryColumns
 
     return HistoryColumns(args.id_column, args.changed_column)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 â€” the shape of every command
-    from starter.insight.rehearsal.history_file import ChangeHistories
-    from starter.insight.rehearsal.rehearsal import LocalHistories, rehearse
+    from starter.extras.rehearsal.history_file import ChangeHistories
+    from starter.extras.rehearsal.rehearsal import LocalHistories, rehearse
 
     options = read_options(args)
     histories = ChangeHistories.load(args.history, read_columns(args))
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 â
 
 def report(args: argparse.Namespace, found: "Rehearsal") -> None:
     """Print a rehearsal, and write it to the files that are asked for."""
-    from starter.insight.rehearsal.page import COLUMNS, describe, draw, to_rows, write_page
+    from starter.extras.rehearsal.page import COLUMNS, describe, draw, to_rows, write_page
 
     if args.json:
         print_json(found.to_document())

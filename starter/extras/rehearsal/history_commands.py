@@ -18,7 +18,7 @@ from starter.cli.connection import check_kafka
 from starter.local.terminal import echo_err, plural
 
 if TYPE_CHECKING:
-    from starter.insight.rehearsal.generator import GeneratorOptions
+    from starter.extras.rehearsal.generator import GeneratorOptions
 
 LAWS = ("gamma", "lognormal", "constant")
 TOPIC_PREFIX = "kafka:"
@@ -63,8 +63,8 @@ def add(commands: Commands) -> None:
 
 
 def _generate(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 — the shape of every command
-    from starter.insight.rehearsal.generator import generate
-    from starter.insight.rehearsal.history_file import write_history
+    from starter.extras.rehearsal.generator import generate
+    from starter.extras.rehearsal.history_file import write_history
 
     options = _read_options(args)
     rows = write_history(args.file, generate(options))
@@ -75,8 +75,8 @@ def _generate(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG
 
 
 def _read_options(args: argparse.Namespace) -> "GeneratorOptions":
-    from starter.insight.rehearsal.generator import GeneratorOptions
-    from starter.insight.rehearsal.policies import to_microseconds
+    from starter.extras.rehearsal.generator import GeneratorOptions
+    from starter.extras.rehearsal.policies import to_microseconds
 
     limits = {
         "pages": (1, PAGES_MAX),
@@ -98,8 +98,8 @@ def _read_options(args: argparse.Namespace) -> "GeneratorOptions":
 
 
 async def _collect(args: argparse.Namespace, settings: Settings) -> int:
-    from starter.insight.rehearsal.history_file import write_history
-    from starter.insight.rehearsal.outcome_events import CollectedVisits
+    from starter.extras.rehearsal.history_file import write_history
+    from starter.extras.rehearsal.outcome_events import CollectedVisits
 
     visits = CollectedVisits(args.kind)
     async for event in _read_events(args.events, settings):
@@ -114,7 +114,7 @@ async def _collect(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _read_events(place: str, settings: Settings) -> AsyncIterator[Mapping[str, Any]]:
-    from starter.insight.rehearsal.history_file import read_objects
+    from starter.extras.rehearsal.history_file import read_objects
 
     if not place.startswith(TOPIC_PREFIX):
         for _, event in read_objects(place):

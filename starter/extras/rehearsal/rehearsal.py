@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from shared.errors import InvalidSetting
 from shared.messages.placement import unit_hash
 from shared.messages.timespan import HORIZON, format_exact
-from starter.insight.rehearsal.history_file import ChangeHistories
-from starter.insight.rehearsal.policies import MICROSECOND, Policy
-from starter.insight.rehearsal.references import REFERENCES, make_policy
-from starter.insight.rehearsal.simulation import HOUR, PacedPolicy, Period, Totals, rehearse_all
+from starter.extras.rehearsal.history_file import ChangeHistories
+from starter.extras.rehearsal.policies import MICROSECOND, Policy
+from starter.extras.rehearsal.references import REFERENCES, make_policy
+from starter.extras.rehearsal.simulation import HOUR, PacedPolicy, Period, Totals, rehearse_all
 
 DAY = 24 * HOUR
 SAMPLE_PAGES = 2_000

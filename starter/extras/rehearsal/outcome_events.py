@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from shared.errors import GiveUp
 from shared.messages.placement import unit_hash
-from starter.insight.rehearsal.policies import to_microseconds
+from starter.extras.rehearsal.policies import to_microseconds
 
 WORDS = {"first": None, "changed": True, "unchanged": False}
 """The first word of the reason of a visit by the handler `http`, and whether it found a change."""

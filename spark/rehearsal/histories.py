@@ -11,9 +11,9 @@ from spark.source.parquet import ArrowTypes, open_parquet, restore_types
 from spark.source.source import to_place
 from spark.tables import rows_of, to_batches
 from spark.tasks.pickling import PicklableByName
-from starter.insight.rehearsal.history_file import ChangeHistories, HistoryColumns, guess_form
-from starter.insight.rehearsal.rehearsal import is_sampled
-from starter.insight.rehearsal.simulation import ChangeHistory, PacedPolicy, Period, Totals, rehearse_all
+from starter.extras.rehearsal.history_file import ChangeHistories, HistoryColumns, guess_form
+from starter.extras.rehearsal.rehearsal import is_sampled
+from starter.extras.rehearsal.simulation import ChangeHistory, PacedPolicy, Period, Totals, rehearse_all
 from starter.intake.files.arrow import read_values
 
 if TYPE_CHECKING:

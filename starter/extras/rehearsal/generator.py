@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
 
-from starter.insight.rehearsal.policies import MICROSECOND
+from starter.extras.rehearsal.policies import MICROSECOND
 
 RateLaw = Literal["gamma", "lognormal", "constant"]
 RATE_LAWS: tuple[RateLaw, ...] = get_args(RateLaw)

@@ -14,8 +14,8 @@ from typing import Any
 from shared.errors import GiveUp, check_extra
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import MOMENT_MAX
-from starter.insight.rehearsal.policies import to_datetime, to_microseconds
-from starter.insight.rehearsal.simulation import ChangeHistory
+from starter.extras.rehearsal.policies import to_datetime, to_microseconds
+from starter.extras.rehearsal.simulation import ChangeHistory
 from starter.intake.files.columns import UnreadableValue, to_text
 from starter.intake.files.rows import SUFFIXES
 

@@ -1,15 +1,18 @@
 """The page of a rehearsal: a table and a plot of policies side by side, in one HTML file."""
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from html import escape
 
 from shared.messages.timespan import format_moment, format_seconds
+from starter.extras.rehearsal.policies import to_datetime
+from starter.extras.rehearsal.references import expected_freshness, share_evenly, trace_optimum
+from starter.extras.rehearsal.rehearsal import DAY, Rehearsal, RehearsedPolicy
 from starter.insight.page import write_document, write_image, write_table
-from starter.insight.plots import draw_rehearsal
-from starter.insight.rehearsal.policies import to_datetime
-from starter.insight.rehearsal.references import expected_freshness, share_evenly, trace_optimum
-from starter.insight.rehearsal.rehearsal import DAY, Rehearsal, RehearsedPolicy
+from starter.insight.plots import add_axes, make_figure, render
 
+GREY = "#8a939b"
 CURVE_POINTS = 30
 ROOM = 3.0
 """How much further than the points the curves go, on both sides, as a factor of visits."""
@@ -70,12 +73,56 @@ def draw(rehearsal: Rehearsal) -> bytes:
         "uniform, by the formula": [(each, expected_freshness(pages, share_evenly(pages, each))) for each in budgets],
     }
 
-    return draw_rehearsal(
+    return _plot(
         [point for point in points if point[1]],
         {name: [(visits / days, share) for visits, share in curve] for name, curve in curves.items() if curve},
         {each.name: each.totals.hours for each in rehearsal.policies if not each.is_reference},
         to_datetime(period.measured_from),
     )
+
+
+def _plot(
+    points: Sequence[tuple[str, float, float, bool]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    loads: Mapping[str, Sequence[int]],
+    begin: datetime,
+) -> bytes:
+    """Draw freshness over visits a day, and the visits of each hour.
+
+    A point is a name, visits a day, a share, and whether it is a reference; curves have visits a day and shares.
+    """
+    figure = make_figure(height=7.0)
+    axes = add_axes(figure, "freshness: share of time that a copy is current", "", "{x:.0%}", (2, 1, 1))
+
+    for number, (name, curve) in enumerate(curves.items()):
+        axes.plot(*zip(*curve, strict=True), color=GREY, linewidth=1.2, linestyle=("-", "--")[number % 2], label=name)
+
+    colours = {name: f"C{number}" for number, name in enumerate(loads)}
+    markers = iter("^v*Pos")
+
+    for name, per_day, share, is_reference in points:
+        marker = next(markers, "o") if is_reference else "D"
+        axes.plot([per_day], [share], marker, color=colours.get(name, GREY), label=name)
+
+    ticker = importlib.import_module("matplotlib.ticker")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.set_xlabel("visits a day")
+    axes.legend(fontsize=8, loc="lower right", frameon=False)
+    below = add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
+
+    for name, load in loads.items():
+        edges = [begin + timedelta(hours=hour) for hour in range(len(load) + 1)]
+        below.stairs(load, edges, baseline=None, color=colours[name], linewidth=1, label=name)
+
+    below.set_ylim(0, 1.3 * max([1, *(max(load) for load in loads.values())]))  # with room for the legend
+    below.set_xlabel("UTC")
+    below.tick_params(axis="x", rotation=30)
+    below.legend(fontsize=8, loc="upper right", frameon=False, ncols=2)
+
+    return render(figure)
 
 
 def write_page(rehearsal: Rehearsal, source: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shared.messages.placement import unit_hash
-from starter.insight.rehearsal.policies import (
+from starter.extras.rehearsal.policies import (
     MICROSECOND,
     SHORTEST,
     START_INTERVAL,

@@ -1,4 +1,4 @@
-"""The command `spark rehearse`."""
+"""The command `spark rehearse`; found by an entry point of its own, and added to the other commands of Spark."""
 
 import argparse
 
@@ -6,12 +6,12 @@ from shared.exit import FINE
 from shared.settings import Settings
 from spark.cli.session import add_session, open_session, read_conf
 from starter.cli.arguments import Commands
-from starter.cli.operations.rehearse import REHEARSE_HELP, add_rehearsal, read_columns, read_options, report
+from starter.extras.rehearsal.command import REHEARSE_HELP, add_rehearsal, read_columns, read_options, report
 
 
 def add(commands: Commands) -> None:
     purpose = "tell how revisit policies would have done on a history of changes of millions of pages"
-    parser = commands.add("rehearse", _run, purpose, REHEARSE_HELP)
+    parser = commands.groups["spark"].add("rehearse", _run, purpose, REHEARSE_HELP)
     add_rehearsal(parser, "a file, a folder or a pattern of CSV, JSON lines or Parquet")
     add_session(parser)
 
@@ -19,8 +19,8 @@ def add(commands: Commands) -> None:
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.session.session import reads_local_files
     from spark.source.local_files import check_local_files
-    from starter.insight.rehearsal.history_file import guess_form
-    from starter.insight.rehearsal.rehearsal import rehearse
+    from starter.extras.rehearsal.history_file import guess_form
+    from starter.extras.rehearsal.rehearsal import rehearse
 
     options = read_options(args)
     columns = read_columns(args)
@@ -28,7 +28,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     is_default = reads_local_files(settings, master=args.master, conf=read_conf(args))
     check_local_files(args.history, is_default=is_default)
     with open_session(args, settings) as spark:
-        from spark.rehearsal import SparkHistories  # needs pyspark, and the session reports its absence
+        from spark.rehearsal.histories import SparkHistories  # needs pyspark, and the session reports its absence
 
         found = rehearse(SparkHistories.load(spark, args.history, columns), options)
     report(args, found)

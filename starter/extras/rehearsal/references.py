@@ -9,7 +9,7 @@ visit for all pages, found by bisection.
 import math
 from collections.abc import Callable, Mapping
 
-from starter.insight.rehearsal.policies import FixedPolicy
+from starter.extras.rehearsal.policies import FixedPolicy
 
 Frequencies = dict[int, float]
 """Visits in the whole period of each page, by its number of changes in it."""
