@@ -1,6 +1,11 @@
 """The built wheel works outside the checkout: nothing that only the source tree has is missed by it."""
 
+import os
+import shutil
+import subprocess
+import sys
 import zipfile
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,17 @@ from tests.support.wheels import ROOT, build_wheel, make_environment, run
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.timeout(240)]
 
 PACKAGES = {"shared", "activities", "workflows", "worker", "starter", "spark"}
+EXTRAS = ("starter/extras/", "spark/rehearsal/")
+"""Folders that can go, with the entry points that name them."""
+COMMANDS_OF_EXTRAS = {"frontier", "outbox", "plan", "rehearse", "serve"}
+CORE_TESTS = ("test_the_loop.py", "test_signals.py", "test_packs.py")
+IMPORT_ALL = f"""
+import importlib, pkgutil
+for package in {sorted(PACKAGES)}:
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +39,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs of an environment far from the checkout with nothing but the wheel and what it asks for."""
     return make_environment(tmp_path_factory.mktemp("elsewhere"), str(wheel))
+
+
+@pytest.fixture(scope="module")
+def spine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel holds, but for the extras and the entry points that name them."""
+    folder = tmp_path_factory.mktemp("spine")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if not name.startswith(EXTRAS)])
+
+    (described,) = folder.glob("dormice-*.dist-info/entry_points.txt")
+    gone = tuple(path.strip("/").replace("/", ".") for path in EXTRAS)
+    lines = described.read_text("utf-8").splitlines(keepends=True)
+    described.write_text("".join(line for line in lines if not line.partition("= ")[2].startswith(gone)), "utf-8")
+    return folder
+
+
+def run_in_spine(spine: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python there, with all that tests have installed, and none of the checkout."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(spine)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=spine, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
@@ -74,3 +112,38 @@ def test_no_other_distribution_owns_our_names(elsewhere: Path) -> None:
     printed = run(str(elsewhere / "python"), "-c", program, cwd=elsewhere)
 
     assert printed.strip() == str([(name, ["dormice"]) for name in sorted(PACKAGES)])
+
+
+def test_without_the_extras_the_other_commands_are_there(spine: Path) -> None:
+    """Help lists them, each explains itself, and a command that is gone is none."""
+    helped = run_in_spine(spine, "-m", "starter", "--help")
+    listed = {line.split()[0] for line in helped.stdout.splitlines() if line.startswith("    ") and line[4] != " "}
+    words = {point.name.partition(".")[0] for point in entry_points(group="dormice.commands")}
+
+    assert helped.returncode == 0, helped.stderr
+    assert words - listed == COMMANDS_OF_EXTRAS
+    for word in words - COMMANDS_OF_EXTRAS:
+        explained = run_in_spine(spine, "-m", "starter", word, "--help")
+        assert explained.stdout.startswith(f"usage: dormice {word}"), explained.stderr
+
+    assert "rehearse" not in run_in_spine(spine, "-m", "starter", "spark", "--help").stdout
+    assert "invalid choice: 'serve'" in run_in_spine(spine, "-m", "starter", "serve").stderr
+
+
+def test_without_the_extras_every_other_module_can_be_imported(spine: Path) -> None:
+    """Nothing else needs them, with everything installed that is optional."""
+    imported = run_in_spine(spine, "-c", IMPORT_ALL)
+
+    assert imported.returncode == 0, imported.stderr
+
+
+def test_without_the_extras_the_core_tests_pass(spine: Path) -> None:
+    """Messages, signals and packs work as the tutorial shows them."""
+    for folder in ("tests", "bench", "cluster", "examples"):
+        shutil.copytree(ROOT / folder, spine / folder, ignore=shutil.ignore_patterns("results", "__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", spine)
+    chosen = [f"tests/fundamentals/{name}" for name in CORE_TESTS]
+    tested = run_in_spine(spine, "-m", "pytest", "-q", "-x", "-m", "not long", *chosen)
+
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert " passed" in tested.stdout
