@@ -12,7 +12,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from chaos.simulation.faults import Faults
 from chaos.simulation.replica import Replica
-from chaos.simulation.server import Run, Server
+from chaos.simulation.server.run import Run
+from chaos.simulation.server.server import Server
 from shared.temporal.converter import DATA_CONVERTER
 
 CALL_SECONDS = 0.02
@@ -98,7 +99,7 @@ class SimulatedClient:
             run = self._server.current.get(workflow_id)
             if run is None:
                 raise RPCError("workflow not found", RPCStatusCode.NOT_FOUND, b"")
-            if run.task is None and not run.is_task_scheduled and self._server.pick_worker() is not None:
+            if run.task is None and not run.is_task_scheduled and self._server.matching.pick_worker() is not None:
                 break
             await asyncio.sleep(0.1)
 

@@ -10,7 +10,8 @@ from chaos.simulation.bridge import SOURCE, Bridge
 from chaos.simulation.client import find_view
 from chaos.simulation.handlers import PACKED, SILENT, SOLO, TIMEOUT
 from chaos.simulation.ledger import Ledger, Violation
-from chaos.simulation.server import Run, Server
+from chaos.simulation.server.run import Run
+from chaos.simulation.server.server import Server
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, workflow_id
 from starter.starting.receipts import StartOutcome

@@ -11,7 +11,7 @@ from chaos.simulation.activation import WorkflowTaskFailure
 from chaos.simulation.history import COMMANDED, What
 from chaos.simulation.ledger import Ledger
 from chaos.simulation.replica import NotDeterministic, Replica
-from chaos.simulation.server import Run
+from chaos.simulation.server.run import Run
 from shared.messages.placement import PACK_WORKFLOW
 from shared.packs.entry import ID, VERSION
 

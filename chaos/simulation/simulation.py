@@ -22,7 +22,7 @@ from chaos.simulation.handlers import SILENT, Handlers
 from chaos.simulation.ledger import Ledger, Violation
 from chaos.simulation.liveness import check_end
 from chaos.simulation.replay_check import ReplayCheck
-from chaos.simulation.server import Server
+from chaos.simulation.server.server import Server
 from chaos.simulation.users import Users
 from chaos.simulation.virtual_time import VirtualLoop, virtual_clocks
 from chaos.simulation.worker import Worker
@@ -164,7 +164,7 @@ class _World:
             drain=self._drain,
         )
         self._processes = [*(process for process in self._processes if process.is_alive), worker]
-        self.server.workers = list(self._processes)
+        self.server.matching.workers = list(self._processes)
 
     async def _live(self) -> None:
         rng = self._rng

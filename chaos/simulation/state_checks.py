@@ -15,7 +15,7 @@ from workflows.packs.state import PackState
 if TYPE_CHECKING:  # the ledger imports this module, so an import at run time would be circular
     from chaos.simulation.ledger import Ledger
     from chaos.simulation.replica import Replica
-    from chaos.simulation.server import Run
+    from chaos.simulation.server.run import Run
 
 RECEIPT_BYTES = 20_000
 """Largest size of one receipt, by which all receipts may exceed their limit."""

@@ -16,9 +16,10 @@ from activities.calls.dispatch import DISPATCH, Dispatch
 from activities.server_calls import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
 from chaos.simulation import activation
 from chaos.simulation.activation import WorkflowTaskFailure
-from chaos.simulation.activities import ActivityTask
 from chaos.simulation.replica import NotDeterministic, Replica
-from chaos.simulation.server import Run, Server, WorkflowTask
+from chaos.simulation.server.activities import ActivityTask
+from chaos.simulation.server.run import Run, WorkflowTask
+from chaos.simulation.server.server import Server
 from chaos.simulation.virtual_time import SKEW
 from shared.packs.names import AWAIT_CALLS, RUN_BATCH
 from shared.temporal.converter import DATA_CONVERTER

@@ -11,7 +11,8 @@ from temporalio.bridge.proto.workflow_commands import ScheduleActivity
 from chaos.simulation import activation
 
 if TYPE_CHECKING:  # the server imports this module, so an import at run time would be circular
-    from chaos.simulation.server import Run, Server
+    from chaos.simulation.server.run import Run
+    from chaos.simulation.server.server import Server
 
 
 class ActivityTask:
@@ -74,7 +75,7 @@ class ActivityTask:
         self._loop.call_later(pause + self._draw_wait(), self._hand_out)
 
     def _draw_wait(self) -> float:
-        seconds, is_long = self._server.draw_wait()
+        seconds, is_long = self._server.matching.draw_wait()
         if is_long:
             self.note_hit()
         return seconds
@@ -82,7 +83,7 @@ class ActivityTask:
     def _hand_out(self) -> None:
         if not self.is_current(self.attempt):
             return
-        worker = self._server.pick_worker(queue=self.scheduled.task_queue)
+        worker = self._server.matching.pick_worker(queue=self.scheduled.task_queue)
         if worker is None:
             self._loop.call_later(1.0, self._hand_out)
             return
