@@ -10,7 +10,7 @@ from activities.api.handler import Handler, handler
 from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 from chaos.simulation.faults import Faults
 from chaos.simulation.ledger import Call, Ledger
-from chaos.simulation.worker import WORKER, Worker
+from chaos.simulation.worker.worker import WORKER, Worker
 from shared.messages.encoding import Pack
 
 PACKED = "packed"
@@ -69,7 +69,7 @@ class Handlers:
     async def run(self, message: Message, ctx: Context) -> Again | Done | Reject:  # noqa: ARG002 — the shape of every handler
         """Handle one call."""
         worker = WORKER.get()
-        await worker.wait_while_stalled()
+        await worker.process.wait_while_stalled()
         call = self._ledger.begin_call(message, worker)
 
         rng = random.Random(f"{self._seed}|{message.kind}:{message.id}:{message.version}:{call.number}")
@@ -90,7 +90,7 @@ class Handlers:
             await asyncio.sleep(HANGS_SECONDS)
         if self._faults.strikes("handler kills its worker", rng):
             worker.kill()
-        await worker.wait_while_stalled()
+        await worker.process.wait_while_stalled()
         return self._end(message, rng, call)
 
     def _end(self, message: Message, rng: random.Random, call: Call) -> Again | Done | Reject:

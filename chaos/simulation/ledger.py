@@ -10,7 +10,7 @@ from chaos.simulation.server.requests import name_version
 from chaos.simulation.server.run import Run
 from chaos.simulation.state_checks import StateChecks
 from chaos.simulation.virtual_time import EPOCH
-from chaos.simulation.worker import Worker
+from chaos.simulation.worker.worker import Worker
 
 STEPS_KEPT = 40
 
@@ -46,7 +46,7 @@ class Call:
     def is_hit(self) -> bool:
         """Whether a fault has hit its worker, or a task or answer of those who wait for it."""
         since = self.began_at - EPOCH
-        return self.worker.was_hit_since(since) or self.worker.server.requests.is_hit(self.key)
+        return self.worker.process.was_hit_since(since) or self.worker.server.requests.is_hit(self.key)
 
 
 @dataclass(slots=True)
@@ -215,7 +215,7 @@ class Ledger:
             return
 
         # a worker that was stopped goes on with tasks that another one was given meanwhile
-        is_old_task = not call.is_current and call.worker.was_hit_since(self.now - EPOCH - AFTERMATH_SECONDS)
+        is_old_task = not call.is_current and call.worker.process.was_hit_since(self.now - EPOCH - AFTERMATH_SECONDS)
         if before.is_hit or is_old_task:
             self.repeated_by_faults += 1
         elif before.is_open or not before.counts_as_failed:

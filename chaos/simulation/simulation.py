@@ -25,7 +25,7 @@ from chaos.simulation.replay_check import ReplayCheck
 from chaos.simulation.server.server import Server
 from chaos.simulation.users import Users
 from chaos.simulation.virtual_time import VirtualLoop, virtual_clocks
-from chaos.simulation.worker import Worker
+from chaos.simulation.worker.worker import Worker
 from shared.messages.encoding import Pack
 from shared.messages.placement import Layout
 from shared.settings import Settings
@@ -163,7 +163,7 @@ class _World:
             cached=self._cached,
             drain=self._drain,
         )
-        self._processes = [*(process for process in self._processes if process.is_alive), worker]
+        self._processes = [*(other for other in self._processes if other.process.is_alive), worker]
         self.server.matching.workers = list(self._processes)
 
     async def _live(self) -> None:
@@ -211,19 +211,19 @@ class _World:
                 if self.faults.strikes("worker killed"):
                     worker.kill()
                 elif self.faults.strikes("worker stalled"):
-                    worker.stall(self._rng.choice([3.0, 30.0, 90.0]))
+                    worker.process.stall(self._rng.choice([3.0, 30.0, 90.0]))
                 elif self.faults.strikes("worker drained"):
                     worker.drain()
                 if self.faults.strikes("cache evicted"):
-                    worker.evict()
+                    worker.workflows.evict()
 
-            if len([process for process in self._processes if process.is_alive]) < 2 and self._rng.random() < 0.3:
+            if len([worker for worker in self._processes if worker.process.is_alive]) < 2 and self._rng.random() < 0.3:
                 self._start_worker()
 
     def _heal(self) -> None:
         self.ledger.note("nothing goes wrong from here on")
         self.faults.stop()
         for worker in self._processes:
-            worker.resume()
+            worker.process.resume()
         for _ in range(2):
             self._start_worker()

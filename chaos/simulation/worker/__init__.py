@@ -1,0 +1,1 @@
+"""The workers of a simulation: model processes that execute tasks with the code of dormice."""
