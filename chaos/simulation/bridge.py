@@ -8,7 +8,7 @@ from typing import NamedTuple
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED
 from chaos.simulation.ledger import Ledger
-from chaos.simulation.users import Users
+from chaos.simulation.users.users import Users
 from shared.messages.message import MessageState
 from shared.messages.placement import pack_index
 from shared.packs.entry import Entry, to_entry
@@ -105,7 +105,7 @@ class Bridge:
 
     async def _hand_over(self, assignment: Assignment, epoch: int, offset: int) -> None:
         record = self.topic[offset]
-        layout = self._users.layout
+        layout = self._users.layout.current
         chunk: Chunk[str] = Chunk(layout, pack_index(record.message_id, layout.packs))
         chunk.add(record.message_id, self._to_entry(record, offset))
         tracked = self._ledger.of(PACKED, record.message_id)
@@ -119,7 +119,7 @@ class Bridge:
         self._ledger.note(f"record {offset} for {record.message_id}: {record.revision}")
         times = 2 if self._faults.strikes("record delivered again") else 1
         for number in range(times):
-            admission = self._users.build_admission(revises=True)
+            admission = self._users.senders.build_admission(revises=True)
             (receipt,) = await admission.admit(chunk, f"{epoch}:{offset}:{number}:{self._loop.time()}")
             self._ledger.note(
                 f"record {offset} for {record.message_id} came to: {receipt.outcome} {receipt.reason[:60]}"
@@ -147,7 +147,7 @@ class Bridge:
             assignment.committed({PARTITION: position})
 
     def _to_entry(self, record: Record, offset: int) -> Entry:
-        layout = self._users.layout
+        layout = self._users.layout.current
         now = self._ledger.now
         state = MessageState(PACKED, record.message_id, layout.lane, now, now, sources={SOURCE: offset})
         if record.revision is None:

@@ -23,7 +23,7 @@ from chaos.simulation.ledger import Ledger, Violation
 from chaos.simulation.liveness import check_end
 from chaos.simulation.replay_check import ReplayCheck
 from chaos.simulation.server.server import Server
-from chaos.simulation.users import Users
+from chaos.simulation.users.users import Users
 from chaos.simulation.virtual_time import VirtualLoop, virtual_clocks
 from chaos.simulation.worker.worker import Worker
 from shared.messages.encoding import Pack
@@ -173,15 +173,15 @@ class _World:
         ids = [f"m{n}" for n in range(count)]
         solo = [f"s{n}" for n in range(rng.choice([0, 2, 6]))]
         steps: list[Coroutine[Any, Any, None]] = [
-            self.users.start_packed(ids[n::3], seconds / 3) for n in range(min(3, count))
+            self.users.senders.start_packed(ids[n::3], seconds / 3) for n in range(min(3, count))
         ]
         silent = [f"{SILENT}{n}" for n in range(rng.choice([0, 0, 1, 3]))]
-        steps += [self.users.start_packed([message_id], seconds / 3) for message_id in silent]
-        steps += [self.users.start_solo(message_id, seconds / 3) for message_id in (*solo, *silent[:1])]
-        steps += [self.users.steer_for_long(ids[n::2], seconds) for n in range(2)]
-        steps.append(self.users.steer_solo_for_long(solo, seconds))
+        steps += [self.users.senders.start_packed([message_id], seconds / 3) for message_id in silent]
+        steps += [self.users.senders.start_solo(message_id, seconds / 3) for message_id in (*solo, *silent[:1])]
+        steps += [self.users.steerers.steer_for_long(ids[n::2], seconds) for n in range(2)]
+        steps.append(self.users.steerers.steer_solo_for_long(solo, seconds))
         if rng.random() < 0.4:
-            steps.append(self.users.repack(self._pack.packs + rng.randint(1, 3), rng.uniform(0, seconds)))
+            steps.append(self.users.layout.repack(self._pack.packs + rng.randint(1, 3), rng.uniform(0, seconds)))
 
         bridged = rng.random() < 0.6
         if bridged:
