@@ -9,7 +9,8 @@ from chaos.faults import EVERYTHING
 from chaos.groups import GROUPS
 from chaos.injection import Injected
 from chaos.ledger import Entry, What
-from chaos.tracks import Findings, Track
+from chaos.tracks.findings import Findings
+from chaos.tracks.track import Track
 from shared.messages.placement import pack_index
 
 LATE_SECONDS = 20.0
@@ -100,7 +101,7 @@ class Examination:
 
     def _check_repeated(self, track: Track, before: Entry, again: Entry) -> None:
         """Check that a fault has hit the call before: its worker, or the server while somebody waited for it."""
-        if before.version != again.version or track.may_be_anew:
+        if before.version != again.version or track.life.may_be_anew:
             return
         if not any(_may_have_hit(impact.injected, before, again) for impact in self.impacts):
             seconds = again.at - before.at
@@ -169,17 +170,18 @@ class Examination:
         """
         overdue = self.find_overdue(now)
         for track in overdue:
-            if track.newest < 0:
+            if track.calls.newest < 0:
                 self.findings.add("lost", f"{track.name}: was acknowledged and never called")
             else:
                 late = now - track.due
-                self.findings.add("standing still", f"{track.name}: version {track.newest}, due {late:.0f} s ago")
+                self.findings.add("standing still", f"{track.name}: version {track.calls.newest}, due {late:.0f} s ago")
 
         known = {track.name for track in overdue}
         for track in self.tracks.values():
-            is_alive = not (track.stop_sent or track.is_done or track.is_paused or track.name in known)
-            if is_alive and track.mark_acknowledged > track.mark_seen:
-                lost = f"{track.name}: mark {track.mark_acknowledged} was acknowledged, {track.mark_seen} called last"
+            marks = track.marks
+            is_alive = not (track.life.is_at_rest or track.name in known)
+            if is_alive and marks.acknowledged > marks.seen:
+                lost = f"{track.name}: mark {marks.acknowledged} was acknowledged, {marks.seen} called last"
                 self.findings.add("revision lost", lost)
 
         return overdue
@@ -187,7 +189,7 @@ class Examination:
     @property
     def acknowledged(self) -> int:
         """The number of messages whose start was acknowledged."""
-        return sum(track.acknowledged_at > 0 for track in self.tracks.values())
+        return sum(track.life.acknowledged_at > 0 for track in self.tracks.values())
 
 
 def _may_have_hit(fault: Injected, before: Entry, again: Entry) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chaos.checkers import Examination
 from chaos.injection import Injected
 from chaos.ledger import Ledger
-from chaos.tracks import Track
+from chaos.tracks.track import Track
 from shared.errors import DormiceError, MessageNotFound
 from shared.messages.placement import identity_of
 from starter.control import Control
@@ -45,7 +45,7 @@ async def inspect(
         tell(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
         await asyncio.sleep(LATER_SECONDS)
         tracks = (await _examine(ledger, faults)).tracks
-        later = [track for track in overdue if tracks[track.group, track.number].newest == track.newest]
+        later = [track for track in overdue if tracks[track.group, track.number].calls.newest == track.calls.newest]
 
     return Inspection(examination=examination, later=later, known=known, ended_at=ended_at)
 
