@@ -52,7 +52,7 @@ async def _send(order: Order) -> None:
         if order.due_at:
             await send([(name, order.due_at) for name in order.message_ids()])
             return
-        async for fresh in order.fresh():
+        async for fresh in order.fresh_messages.each_second():
             tasks.create_task(send(fresh))
 
 

@@ -87,30 +87,12 @@ class Order:
         if not self.is_spread:
             return [first] * self.count
 
-        blocks = math.ceil(self.count / DUE_TOGETHER)
-        rests = [self._find_rest((block + 0.5) / blocks) for block in range(blocks)]
-        random.Random(self.count).shuffle(rests)
-        return [first + rests[number // DUE_TOGETHER] for number in range(self.count)]
+        return [first + rest for rest in _spread_rests(self.count, self.delay)]
 
-    def _find_rest(self, share: float) -> float:
-        """Give the seconds of waiting that are left to at most this share of the messages, at any moment later."""
-        shortest, longest = self.delay
-        passed = share * (shortest + longest) / 2
-        if passed <= shortest:
-            return passed
-        spread = longest - shortest
-        return longest - math.sqrt(spread * spread - 2 * spread * (passed - shortest))
-
-    async def fresh(self) -> AsyncIterator[Fresh]:
-        """Give the fresh messages of each second when they are to be sent, for ever."""
-        for second in count():
-            await asyncio.sleep(self.fresh_from + second - time.time())
-            numbers = range(second * self.fresh_a_second, (second + 1) * self.fresh_a_second)
-            yield [(f"fresh-{number:06}", self.fresh_due(number)) for number in numbers]
-
-    def fresh_due(self, number: int) -> float:
-        """Give the moment at which a fresh message is due, in seconds since the epoch."""
-        return self.fresh_from + FRESH_AHEAD + number / self.fresh_a_second
+    @property
+    def fresh_messages(self) -> "FreshMessages":
+        """What whoever sends fresh messages has to send."""
+        return FreshMessages(self.fresh_a_second, self.fresh_from)
 
     def message_ids(self) -> list[str]:
         """Name the messages."""
@@ -119,6 +101,43 @@ class Order:
     def payload(self, message_id: str) -> dict[str, str]:
         """Give what a message carries, some 60 bytes of JSON."""
         return {"url": f"https://example.org/articles/{message_id}.html"}
+
+
+@dataclass(frozen=True, slots=True)
+class FreshMessages:
+    """Messages of which so many a second are sent, from the moment `begin` (seconds since the epoch) on."""
+
+    a_second: int
+    begin: float
+
+    async def each_second(self) -> AsyncIterator[Fresh]:
+        """Give those of each second when they are to be sent, for ever."""
+        for second in count():
+            await asyncio.sleep(self.begin + second - time.time())
+            numbers = range(second * self.a_second, (second + 1) * self.a_second)
+            yield [(f"fresh-{number:06}", self.find_due(number)) for number in numbers]
+
+    def find_due(self, number: int) -> float:
+        """Give the moment at which one of them is due, in seconds since the epoch."""
+        return self.begin + FRESH_AHEAD + number / self.a_second
+
+
+def _spread_rests(messages: int, delay: tuple[float, float]) -> list[float]:
+    """Give how many seconds each message waits at first, so that as many are due in each second as later."""
+    blocks = math.ceil(messages / DUE_TOGETHER)
+    rests = [_find_rest((block + 0.5) / blocks, delay) for block in range(blocks)]
+    random.Random(messages).shuffle(rests)
+    return [rests[number // DUE_TOGETHER] for number in range(messages)]
+
+
+def _find_rest(share: float, delay: tuple[float, float]) -> float:
+    """Give the seconds of waiting that are left to at most this share of the messages, at any moment later."""
+    shortest, longest = delay
+    passed = share * (shortest + longest) / 2
+    if passed <= shortest:
+        return passed
+    spread = longest - shortest
+    return longest - math.sqrt(spread * spread - 2 * spread * (passed - shortest))
 
 
 class Work:

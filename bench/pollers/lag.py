@@ -58,8 +58,9 @@ def _describe(fresh: Order, calls: Calls, ended: float) -> dict[str, Any]:
     """Count what a message that has not run had waited until the end as its lateness: it is at least that."""
     backlog = sum(not name.startswith("fresh-") for name in calls.first)
     seconds = ended - fresh.fresh_from
-    numbers = range(max(0, int((seconds - 1) * fresh.fresh_a_second)))
-    due = {f"fresh-{number:06}": fresh.fresh_due(number) for number in numbers}
+    messages = fresh.fresh_messages
+    numbers = range(max(0, int((seconds - 1) * messages.a_second)))
+    due = {f"fresh-{number:06}": messages.find_due(number) for number in numbers}
     late = [calls.first.get(name, ended) - at for name, at in due.items()]
     cuts = quantiles(late, n=100) if len(late) > 1 else [0.0] * 99
 
