@@ -36,7 +36,7 @@ DELETE_AFTER = timedelta(minutes=3)
 earlier delete is retried again and again, and meanwhile blocks the transfer queue behind it."""
 
 DELETE_EVERY = timedelta(seconds=0.02)  # a process deletes faster than its packs leave runs, at a small load
-KEPT_MOST = 20_000
+KEPT_MAX = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)
 
 FORWARD_AT_ONCE = 8  # packs that are sent signals at once
@@ -155,8 +155,8 @@ class ContinuedRuns:
         self._runs: dict[str, tuple[str, float]] = {}
 
     def add(self, workflow_id: str, run_id: str) -> None:
-        """Note a run for deletion; does nothing if it is known already or `KEPT_MOST` runs are noted."""
-        if run_id not in self._runs and len(self._runs) < KEPT_MOST:
+        """Note a run for deletion; does nothing if it is known already or `KEPT_MAX` runs are noted."""
+        if run_id not in self._runs and len(self._runs) < KEPT_MAX:
             self._runs[run_id] = (workflow_id, asyncio.get_running_loop().time() + self._delete_after)
 
     async def delete_when_due(self, client: Client) -> None:

@@ -60,14 +60,14 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
     filling = Filling(
         prefix=prefix, count=AT_WORK + count, size=1000, delay=20.0, due_in=HOUR, coalesce=1.0, encoding=encoding
     )
-    most = ("--set", f"starts_per_second={STARTS_PER_SECOND[encoding]}")
+    maximum = ("--set", f"starts_per_second={STARTS_PER_SECOND[encoding]}")
 
     async with fresh_stage() as stage:
         order = await _busy_order(stage, filling, packs)
         async with (
             open_topic(stage, prefix) as producer,
             working(stage.server, order) as windows,
-            bridging(stage, prefix, kind, *most, packs=packs) as follower,
+            bridging(stage, prefix, kind, *maximum, packs=packs) as follower,
         ):
             # the first have the names of those at work: their records would put them to sleep
             records = (envelope for _, envelope in islice(filling.envelopes(), AT_WORK, None))

@@ -76,13 +76,13 @@ async def _start(server: EmbeddedServer, prefix: str, kind: str) -> int:
     encodings = {each.kind: each.encoding for each in KINDS if isinstance(each.encoding, Pack)}
     starter = BulkStarter(await server.connect(), Settings(task_queue_prefix=prefix), encodings=encodings)
 
-    def wishes() -> Iterator[tuple[None, Envelope]]:
+    def requests() -> Iterator[tuple[None, Envelope]]:
         for number in range(MESSAGES[kind]):
             key = number % KEYS[kind]
             yield None, Envelope(kind=kind, id=f"{key}-{number}", lane="short", payload=key)
 
     count = 0
-    async for receipt in starter.start_all(wishes()):
+    async for receipt in starter.start_all(requests()):
         assert receipt.outcome is StartOutcome.STARTED, receipt
         count += 1
     return count

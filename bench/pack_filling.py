@@ -192,8 +192,10 @@ class Sent(NamedTuple):
     def describe(self, count: int, server_cpu: float) -> str:
         """Say how `count` messages were sent, for which the server needed `server_cpu` seconds."""
         each = f"{self.cpu_seconds / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        return f"filled in {self.seconds:,.0f} s ({count / self.seconds:,.0f}/s, {each}); at most {most:,.0f} MB here"
+        maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        return (
+            f"filled in {self.seconds:,.0f} s ({count / self.seconds:,.0f}/s, {each}); at most {maximum:,.0f} MB here"
+        )
 
 
 def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:

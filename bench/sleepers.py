@@ -56,9 +56,9 @@ async def _fill(server: EmbeddedServer, count: int, active: Mapping[str, str]) -
     return (database_bytes(server) - before) / count
 
 
-def _describe(step: int, size: float, seen: Seen, least: Seen) -> dict[str, Any]:
+def _describe(step: int, size: float, seen: Seen, minimum: Seen) -> dict[str, Any]:
     def change(what: str) -> float:
-        return median(m.rate / first.rate for m, first in zip(seen[what], least[what], strict=True))
+        return median(m.rate / first.rate for m, first in zip(seen[what], minimum[what], strict=True))
 
     return {
         "asleep": step,

@@ -27,7 +27,7 @@ PACK_COUNT = 200_000
 PREPARE_COUNT = 1_000_000
 MEMORY_COUNTS = (100_000, 1_000_000)
 PAIRS = 2
-CRASH_COUNT = RECONCILE_COUNT = BESIDE_COUNT = 1_000_000
+CRASH_COUNT = RECONCILE_COUNT = MEANWHILE_COUNT = 1_000_000
 BUSY_DELAY = 60.0  # a million that come back so soon are many times what a worker can run
 KILL_AFTER_TASKS = 5
 ROW_GROUP = 100_000  # rows of a Parquet file that one task reads at least
@@ -174,7 +174,7 @@ async def _memory(counts: list[int]) -> None:
 async def _beside(counts: list[int]) -> None:
     """Packed messages started with the whole command while a worker takes them in."""
     rows: list[dict[str, Any]] = []
-    count = counts[0] if counts else BESIDE_COUNT
+    count = counts[0] if counts else MEANWHILE_COUNT
     for _ in range(PAIRS):
         async with fresh_server() as server:
             seen = await _start(server, new_prefix(), count, is_packed=True, has_worker=True)

@@ -113,17 +113,17 @@ async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncG
         await process.wait()
 
 
-async def _watch(process_id: int, most: dict[str, int]) -> None:
+async def _watch(process_id: int, maximum: dict[str, int]) -> None:
     watch = psutil.Process(process_id)
     while True:
-        seen = dict.fromkeys(most, 0)
+        seen = dict.fromkeys(maximum, 0)
         with contextlib.suppress(psutil.NoSuchProcess):
             for root in watch.children():
                 for process in (root, *root.children(recursive=True)):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         seen[_sort_of(process, root)] += process.memory_info().rss
         for sort, size in seen.items():
-            most[sort] = max(most[sort], size)
+            maximum[sort] = max(maximum[sort], size)
         await asyncio.sleep(SAMPLE_SECONDS)
 
 

@@ -76,14 +76,14 @@ def _build_parser() -> CommandParser:
     return parser
 
 
-def _between(least: float, most: float) -> Callable[[str], float]:
+def _between(minimum: float, maximum: float) -> Callable[[str], float]:
     """Make a parser of numbers within bounds."""
 
     def read(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if least <= float(text) <= most:
+            if minimum <= float(text) <= maximum:
                 return float(text)
-        raise argparse.ArgumentTypeError(f"is {text!r}; give a number from {least:g} to {most:g}")
+        raise argparse.ArgumentTypeError(f"is {text!r}; give a number from {minimum:g} to {maximum:g}")
 
     return read
 

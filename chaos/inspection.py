@@ -16,7 +16,7 @@ from starter.control import Control
 LATER_SECONDS = 120.0
 """How much longer messages that stand still at the end are watched, to distinguish late from never."""
 
-LOOKED_UP_MOST = 20
+LOOKED_UP_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ async def _examine(ledger: Ledger, faults: Sequence[Injected]) -> Examination:
 
 async def _look_up(control: Control, overdue: Sequence[Track]) -> dict[str, str]:
     known: dict[str, str] = {}
-    for track in overdue[:LOOKED_UP_MOST]:
+    for track in overdue[:LOOKED_UP_MAX]:
         try:
             listed = await control.look_up(*identity_of(track.name))
         except MessageNotFound:

@@ -10,7 +10,7 @@ from chaos.checkers import SERVER_AFTERMATH_SECONDS
 from chaos.faults import CLUSTER, EMBEDDED
 from chaos.groups import TIMEOUT_SECONDS
 from chaos.report import group_recoveries, write_json, write_spans
-from chaos.run import DRAIN_SECONDS, TASKS_MOST
+from chaos.run import DRAIN_SECONDS, TASKS_MAX
 from chaos.system import CACHED_WORKFLOWS
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +58,7 @@ and no fault had hit either worker, or the server less than {SERVER_AFTERMATH_SE
 
 That a call comes again after a fault is fine: *at least once* is what is promised; such calls are counted apart.
 A message of the sample that verbs steer is left out where a verb makes another answer right: of early and duplicated.
-At the end, or up to {DRAIN_SECONDS:.0f} s later, the server must keep fewer than {TASKS_MOST:,} transfer tasks: more of
+At the end, or up to {DRAIN_SECONDS:.0f} s later, the server must keep fewer than {TASKS_MAX:,} transfer tasks: more of
 them say that its queue is pinned.
 
 Recovery is the time from the end of a fault, when the killed program was started again or the stopped one went on,

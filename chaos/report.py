@@ -15,15 +15,15 @@ from typing import Any
 
 from chaos.checkers import REPEATED, Impact
 from chaos.faults import TASK_TIMEOUT_SECONDS
-from chaos.run import LAG, TASKS_MOST, ChaosOptions, Outcome
+from chaos.run import LAG, TASKS_MAX, ChaosOptions, Outcome
 from chaos.workload import count_messages
 from starter.local.terminal import print_fields
 
-HITS_LEAST_SHARE = 0.25
+HITS_SHARE_MIN = 0.25
 """Least share of the faults that must hit calls in flight; otherwise the run tested nothing."""
 
-BATCHES_LEAST = REPEATED_LEAST = 1
-ENDED_MOST = 20
+BATCHES_MIN = REPEATED_MIN = 1
+ENDED_MAX = 20
 """Faults make parts end by themselves, such as the bridge without its broker; this often, or once a fault, is fine."""
 
 WORDS = (
@@ -81,9 +81,9 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
 def find_broken(document: Mapping[str, Any]) -> list[str]:
     """Give a sentence for each broken promise."""
     broken = [f"{word}: {count:,}" for word, count in document["found"].items() if count]
-    if document["transfer_tasks"] >= TASKS_MOST:
+    if document["transfer_tasks"] >= TASKS_MAX:
         broken.append(
-            f"the server keeps {document['transfer_tasks']:,} transfer tasks; fewer than {TASKS_MOST:,} is fine"
+            f"the server keeps {document['transfer_tasks']:,} transfer tasks; fewer than {TASKS_MAX:,} is fine"
         )
     if lag := document["counts"].get(LAG, 0):
         broken.append(f"the bridge stands still before {lag:,} records")
@@ -95,15 +95,15 @@ def find_untested(document: Mapping[str, Any]) -> list[str]:
     faults: list[Mapping[str, Any]] = document["faults"]
     hits = sum(bool(fault["in_flight"]) for fault in faults)
     reasons: list[str] = []
-    if hits < max(1, HITS_LEAST_SHARE * len(faults)):
-        reasons.append(f"{hits} of {len(faults)} faults met calls in flight; {HITS_LEAST_SHARE:.0%} at least must")
-    if sum(fault["batches_lost"] for fault in faults) < BATCHES_LEAST:
+    if hits < max(1, HITS_SHARE_MIN * len(faults)):
+        reasons.append(f"{hits} of {len(faults)} faults met calls in flight; {HITS_SHARE_MIN:.0%} at least must")
+    if sum(fault["batches_lost"] for fault in faults) < BATCHES_MIN:
         reasons.append("no batch was lost with its worker")
-    if document["calls_repeated"] < REPEATED_LEAST:
+    if document["calls_repeated"] < REPEATED_MIN:
         reasons.append("no handler was called again for a version")
 
     for part, times in Counter(part for part, *_ in document["ended_by_themselves"]).items():
-        if times > max(ENDED_MOST, len(faults)):
+        if times > max(ENDED_MAX, len(faults)):
             reasons.append(f"{part} ended by itself {times} times; it hardly ran")
 
     return reasons

@@ -26,7 +26,7 @@ LAG = "records that the bridge did not commit"
 LAG_SECONDS = 60.0
 """Most seconds that the bridge may take to commit a further record after the last fault."""
 
-TASKS_MOST = 1000
+TASKS_MAX = 1000
 """Most transfer tasks that a server without pinned queues keeps some time after the last fault."""
 
 DRAIN_SECONDS = 600.0
@@ -101,7 +101,7 @@ class _Run:
         self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
         began_at = time.time()
 
-        async with _beside(self._injector.watch()), _beside(self._deliveries.watch(self._system.metrics_url)):
+        async with _background(self._injector.watch()), _background(self._deliveries.watch(self._system.metrics_url)):
             await self._do_faults(starts, steering)
             await self._wait_for_bridge()
             await self._records.note_committed()
@@ -155,28 +155,28 @@ class _Run:
 
     async def _wait_for_bridge(self) -> None:
         """Wait until the bridge has committed every record; gives up after LAG_SECONDS without progress."""
-        least = await self._records.read_lag()
+        minimum = await self._records.read_lag()
         moved_at = time.monotonic()
-        while least and time.monotonic() - moved_at < LAG_SECONDS:
+        while minimum and time.monotonic() - moved_at < LAG_SECONDS:
             await asyncio.sleep(1)
-            if (lag := await self._records.read_lag()) < least:
-                least = lag
+            if (lag := await self._records.read_lag()) < minimum:
+                minimum = lag
                 moved_at = time.monotonic()
-        if least:
-            self._tell(f"the bridge has not committed {least} records, and none within {LAG_SECONDS:.0f} s")
+        if minimum:
+            self._tell(f"the bridge has not committed {minimum} records, and none within {LAG_SECONDS:.0f} s")
 
-        self.lag = least
+        self.lag = minimum
 
     async def _count_tasks(self) -> int:
         """Count the server's transfer tasks; if there are many, wait up to DRAIN_SECONDS for them to be done."""
-        least = await asyncio.to_thread(self._system.count_tasks)
+        minimum = await asyncio.to_thread(self._system.count_tasks)
         give_up_at = time.monotonic() + DRAIN_SECONDS
-        if least >= TASKS_MOST:
-            self._tell(f"the server keeps {least:,} transfer tasks; waiting up to {DRAIN_SECONDS:.0f} s for them")
-        while least >= TASKS_MOST and time.monotonic() < give_up_at:
+        if minimum >= TASKS_MAX:
+            self._tell(f"the server keeps {minimum:,} transfer tasks; waiting up to {DRAIN_SECONDS:.0f} s for them")
+        while minimum >= TASKS_MAX and time.monotonic() < give_up_at:
             await asyncio.sleep(1)
-            least = min(least, await asyncio.to_thread(self._system.count_tasks))
-        return least
+            minimum = min(minimum, await asyncio.to_thread(self._system.count_tasks))
+        return minimum
 
     async def _wait_until_quiet(self) -> None:
         """Wait until each message must have come back once."""
@@ -186,7 +186,7 @@ class _Run:
 
 
 @asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     task = asyncio.create_task(work)
     try:
         yield

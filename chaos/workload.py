@@ -16,8 +16,8 @@ from starter.starting.receipts import StartOutcome
 
 ONCE_EVERY_SECONDS = 1.0
 ONCE_AT_ONCE = 3
-UNDER_WAY_MOST = 50
-SAMPLE_LEAST = 32
+UNDER_WAY_MAX = 50
+SAMPLE_MIN = 32
 """Least number of messages of each kind, so that some are steered and some revised."""
 
 FIRST_SECONDS = 30
@@ -39,9 +39,9 @@ class Sizes:
     """Share of the usual rate at which records and messages of one cycle are sent."""
 
     def scale(self, share: float) -> "Sizes":
-        """Give a share of each number, but SAMPLE_LEAST messages of a kind at least."""
+        """Give a share of each number, but SAMPLE_MIN messages of a kind at least."""
         counts = {name: count for name, count in asdict(self).items() if name != "load"}
-        return Sizes(**{name: max(SAMPLE_LEAST, round(count * share)) for name, count in counts.items()}, load=share)
+        return Sizes(**{name: max(SAMPLE_MIN, round(count * share)) for name, count in counts.items()}, load=share)
 
 
 class Starts:
@@ -68,7 +68,7 @@ class Starts:
         """
         number = 0
         while not stopping.is_set():
-            if len(self._under_way) < UNDER_WAY_MOST:
+            if len(self._under_way) < UNDER_WAY_MAX:
                 numbers = range(number, number + ONCE_AT_ONCE)
                 number += ONCE_AT_ONCE
                 task = asyncio.create_task(self._start([(ONCE, one) for one in numbers]))

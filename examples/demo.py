@@ -178,15 +178,15 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         "the bridge brings them to the server",
     )
     args = parser.parse_args(arguments)
-    most = messages.PACKED_MESSAGES_MAX if args.encoding == "pack" else len(messages.read_feeds())
+    maximum = messages.PACKED_MESSAGES_MAX if args.encoding == "pack" else len(messages.read_feeds())
     if not 0 < args.seconds <= 86_400:
         parser.error(f"--seconds: is {args.seconds:g}; give more than 0 and at most 86400")
     if args.report is not None and not args.report.parent.is_dir():
         parser.error(f"--report: there is no folder {args.report.parent}; make it first")
 
-    if args.messages is not None and not 1 <= args.messages <= most:
+    if args.messages is not None and not 1 <= args.messages <= maximum:
         more = "" if args.encoding == "pack" else "; for more add --encoding pack"
-        parser.error(f"--messages: is {args.messages}; give 1 to {most}{more}")
+        parser.error(f"--messages: is {args.messages}; give 1 to {maximum}{more}")
 
     return args
 

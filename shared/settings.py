@@ -302,12 +302,12 @@ def _read(name: str, value: Any, source: str) -> Any:
 
 
 def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
-    least, most, choices = (known.metadata[key] for key in ("at_least", "at_most", "one_of"))
+    minimum, maximum, choices = (known.metadata[key] for key in ("at_least", "at_most", "one_of"))
     size, unit = (value.total_seconds(), "s") if isinstance(value, timedelta) else (value, "")
-    if isinstance(size, int | float) and size < least:
-        return f"is {write_setting(value)}; give at least {least:g}{unit}"
-    if isinstance(size, int | float) and size > most:
-        return f"is {write_setting(value)}; give at most {most:g}{unit}"
+    if isinstance(size, int | float) and size < minimum:
+        return f"is {write_setting(value)}; give at least {minimum:g}{unit}"
+    if isinstance(size, int | float) and size > maximum:
+        return f"is {write_setting(value)}; give at most {maximum:g}{unit}"
     if choices and value not in choices:
         return f"is {value!r}; use one of {', '.join(choices)}"
     if value == "" and known.default != "":

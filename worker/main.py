@@ -156,8 +156,8 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     at_once = functools.partial(leave, INTERRUPTED, "second signal: leaving at once")
     second = at_once if follow_parent is None else end
     signals = take_signals(end, second)
-    telling = start_telemetry(options.settings, "dormice-worker")
-    with contextlib.closing(order), contextlib.closing(runner), stuck, telling as telemetry:
+    started = start_telemetry(options.settings, "dormice-worker")
+    with contextlib.closing(order), contextlib.closing(runner), stuck, started as telemetry:
         running = _take_signals_and_run(signals, _run(options, order, telemetry, follow_parent))
         code = run_unstoppably(runner.get_loop(), running)
     begin_anew_if_stuck()

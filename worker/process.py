@@ -108,11 +108,11 @@ def raise_open_files(handlers_at_once: int) -> None:
 
     import resource  # noqa: PLC0415 — Windows has no such module
 
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     needed = handlers_at_once * (1 + SLOW_SHARE) + OWN_FILES
-    if most != resource.RLIM_INFINITY and most < needed:
-        fields = {"action": "few_open_files", "limit": most, "needed": needed}
+    if maximum != resource.RLIM_INFINITY and maximum < needed:
+        fields = {"action": "few_open_files", "limit": maximum, "needed": needed}
         logger.warning(
             "handlers may find no file for a connection: raise the limit of open files (ulimit -n)", extra=fields
         )

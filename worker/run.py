@@ -197,14 +197,14 @@ async def run_workers(
 
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)
-        beside = (
+        works = (
             report_throughput(client, prefix, plan.lanes, dispatch.calls),
             watch_deployment(client, plan.settings),
             measure_overdue(client, plan.settings, plan.lanes, plan.telemetry),
             evictions.tell(client),
             batches.left_runs.delete_when_due(client),
         )
-        background = [asyncio.create_task(work) for work in beside]
+        background = [asyncio.create_task(work) for work in works]
 
         try:
             await stopping.wait()

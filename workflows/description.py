@@ -138,8 +138,10 @@ def describe_layout(layout: Mapping[str, Any], wanted: int) -> str:
 
 def describe_capacity(by_worker: Mapping[str, WorkerCapacity]) -> str:
     """Write the Web UI's current details of a lane's capacity."""
-    most = sum(measured.per_second for measured in by_worker.values())
-    return f"**{most:,.1f} messages a second** at most, by what {len(by_worker)} worker processes have measured so far"
+    maximum = sum(measured.per_second for measured in by_worker.values())
+    return (
+        f"**{maximum:,.1f} messages a second** at most, by what {len(by_worker)} worker processes have measured so far"
+    )
 
 
 def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,15 +27,15 @@ EVERY_SECONDS = 0.25  # shortest time between two requests to one workflow: at m
 ASK_SECONDS = 2.5  # longest time that a call waits for an answer; less than what Temporal leaves it beyond its timeout
 TASK_TIMEOUT = timedelta(seconds=5)  # after it another worker goes on when one is killed while it counts
 # seconds until a message asks again that got no answer; doubled with each failure
-AGAIN_LEAST = 5.0
+AGAIN_MIN = 5.0
 AGAIN_MAX = 300.0
 ENDED_MAX = 10_000  # ends of calls kept while there is no answer; leases beyond them end by themselves
 SLOT_SHARE = 0.6  # part of the grace in which a pack may wait for further slots, so that one wake serves several
 # by how much later than asked for a message may ask again
 LOOK_SHARE = 0.125
-LOOK_LEAST = 5.0
-LOOK_MOST = 300.0
-LEASE_LOOK_LEAST = 0.5
+LOOK_MIN = 5.0
+LOOK_MAX = 300.0
+LEASE_LOOK_MIN = 0.5
 KEY_SHOWN = 8  # characters of a key's digest by which a message knows its turn again
 
 Unanswered = (
@@ -123,7 +123,7 @@ class _Shard(Count):
     @property
     def again_seconds(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] — it grows with failures
         """In how many seconds a message asks again that got no answer."""
-        return min(AGAIN_LEAST * 2.0 ** min(max(self._failures - 1, 0), 10), AGAIN_MAX)
+        return min(AGAIN_MIN * 2.0 ** min(max(self._failures - 1, 0), 10), AGAIN_MAX)
 
     def _begin_sending(self) -> None:
         if self.sending is None or self.sending.done():
@@ -280,8 +280,8 @@ def _wait_for_answer(key: str, again_seconds: float) -> Outcome:
 
 def _wait_in_line(key: str, place: LaterTurn, pace: Pace) -> Outcome:
     turn = Turn(place.position, is_slot=False, key=_show_key(key))
-    least = LEASE_LOOK_LEAST if pace.at_once else LOOK_LEAST
-    tolerance = min(max(least, (place.look_at - time.time()) * LOOK_SHARE), LOOK_MOST)
+    minimum = LEASE_LOOK_MIN if pace.at_once else LOOK_MIN
+    tolerance = min(max(minimum, (place.look_at - time.time()) * LOOK_SHARE), LOOK_MAX)
     return _wait(key, turn, place.look_at, tolerance)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from activities.admission.leases import PASS_ON_SECONDS, Count, GrantedTurn, LaterTurn, Lease
 from shared.keepers.limits import KEYS_MAX, LeaseLine, Pace
 
-HOLD_LEAST = 0.001  # seconds that a call is thought to take at least
+HOLD_MIN = 0.001  # seconds that a call is thought to take at least
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class LocalCount(Count):
         """
         busy = self._keys[key]
         stood_still = time.monotonic() - busy.moved_at
-        return PASS_ON_SECONDS * len(busy.leases) / max(busy.line.hold, stood_still, HOLD_LEAST)
+        return PASS_ON_SECONDS * len(busy.leases) / max(busy.line.hold, stood_still, HOLD_MIN)
 
     def take_idle(self, key: str, pace: Pace) -> Lease | None:  # noqa: ARG002 — what is given back is free at once
         """Find none: a lease is counted until it is given back, and no longer."""

@@ -12,7 +12,7 @@ from activities.api.cron_fields import read_expression
 from shared.errors import InvalidOutcome
 
 EARLY_MAX = timedelta(days=366)
-KNOWN_MOST = 1000  # calendars that a process keeps parsed: handlers make theirs anew in each call
+KNOWN_MAX = 1000  # calendars that a process keeps parsed: handlers make theirs anew in each call
 EXAMPLE = "write for example '0 8 * * mon-fri' for weekdays at eight"
 UNKNOWN_ZONE = "zone={!r} names no time zone; write for example 'Europe/Berlin'"
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
@@ -87,7 +87,7 @@ def _match(pattern: re.Pattern[str], value: object) -> re.Match[str] | None:
     return pattern.fullmatch(value) if isinstance(value, str) else None
 
 
-@lru_cache(KNOWN_MOST)
+@lru_cache(KNOWN_MAX)
 def _parse(expression: str, zone: str) -> tuple[CronSim, ZoneInfo]:
     try:
         found = ZoneInfo(zone)

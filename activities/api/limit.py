@@ -36,8 +36,8 @@ class Limit:
         if self.is_per_process and self.per is not None:
             raise InvalidHandler("Limit: per can't be counted by each process alone; give at_once alone")
 
-        least = 0 if self.is_per_process else 1
-        if self.at_once is not None and not least <= self.at_once <= AT_ONCE_MAX:
+        minimum = 0 if self.is_per_process else 1
+        if self.at_once is not None and not minimum <= self.at_once <= AT_ONCE_MAX:
             raise InvalidHandler(f"Limit: at_once is {self.at_once}; give 1 to {AT_ONCE_MAX}")
 
         if self.per is not None and not (1 <= self.per[0] <= CALLS_MAX and timedelta(0) < self.per[1] <= PERIOD_MAX):

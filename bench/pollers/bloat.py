@@ -37,8 +37,8 @@ async def measure_bloat(
         await fill(order)
         async with store.held() if is_held else contextlib.nullcontext(), running("serve", order):
             samples = [sample async for sample in _take_samples(contestant, store, calls, seconds)]
-    beside = ", beside an open transaction" if is_held else ""
-    return {"who": contestant.title + beside, "messages": messages} | _describe(samples)
+    condition = ", beside an open transaction" if is_held else ""
+    return {"who": contestant.title + condition, "messages": messages} | _describe(samples)
 
 
 async def _take_samples(contestant: Contestant, store: Store, calls: Calls, seconds: float) -> AsyncGenerator[Sample]:

@@ -75,8 +75,8 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
 
 def _check_late(name: str, state: MessageState, now: float) -> None:
     late = now - max(state.due_at, state.latest_at)
-    most = CALL_SECONDS if state.is_running else GRACE_SECONDS
-    if not state.is_held and late > most:
+    maximum = CALL_SECONDS if state.is_running else GRACE_SECONDS
+    if not state.is_held and late > maximum:
         raise Violation(
             f"{name} stands still: {late:.0f} s late at version {state.version}, last {state.decisions[-1:]}"
         )

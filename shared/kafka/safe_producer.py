@@ -136,7 +136,7 @@ class SafeProducer:
         is_empty = record.key is None and record.value is None
         # concurrent batches that wait for room use up each other's time
         waiting = self._batching if is_empty else contextlib.nullcontext()
-        async with waiting, self._lend_producer(topic) as producer:
+        async with waiting, self._share_producer(topic) as producer:
             number = partition % len(await producer.partitions_for(topic))
             if is_empty:
                 await send_batch(producer, topic, number, record)
@@ -146,7 +146,7 @@ class SafeProducer:
 
     async def send_all(self, topic: str, records: Iterable[OutgoingRecord]) -> None:
         """Send each record to the partition of its key; after BrokerError any of them may have been written."""
-        async with self._lend_producer(topic) as producer:
+        async with self._share_producer(topic) as producer:
             sent = [
                 await producer.send(topic, r.value, r.key, None, r.timestamp, list(r.headers))  # in order of their keys
                 for r in records
@@ -154,7 +154,7 @@ class SafeProducer:
             await asyncio.gather(*sent)
 
     @contextlib.asynccontextmanager
-    async def _lend_producer(self, topic: str) -> AsyncGenerator[Any]:
+    async def _share_producer(self, topic: str) -> AsyncGenerator[Any]:
         producer: Any = None
         try:
             async with translate_errors(topic), asyncio.timeout(self._patience):

@@ -36,11 +36,11 @@ class IdleLimits:
             "pack_messages": (1, 500),
             "reach_seconds": (120, 31_536_000),  # the index itself is a minute behind
         }
-        for name, (least, most) in bounds.items():
+        for name, (minimum, maximum) in bounds.items():
             value = getattr(self, name)
             is_right = is_int if name == "pack_messages" else is_number
-            if not is_right(value) or not least <= value <= most:
-                raise ValueError(f"{name}: is {value!r}; give a number from {least} to {most}")
+            if not is_right(value) or not minimum <= value <= maximum:
+                raise ValueError(f"{name}: is {value!r}; give a number from {minimum} to {maximum}")
 
     dump = asdict
 

@@ -27,10 +27,10 @@ LOOK_SHARE = 0.75  # or after this share of the time until its turn
 LOOK_MIN_SECONDS = 1.0
 
 GRACE_SHARE = 0.05
-GRACE_LEAST = 3.0
+GRACE_MIN = 3.0
 """How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
 CREDIT_SHARE = 0.01
-CREDIT_LEAST = 0.5
+CREDIT_MIN = 0.5
 """How long unused slots stay usable, so that slots are not lost between two requests."""
 LEASE_MARGIN_SECONDS = 15.0  # by how much a lease outlasts the longest call: it may be passed on, and told late
 HOLD_FIRST = 0.1  # seconds that a call is thought to take before one has ended
@@ -80,12 +80,12 @@ class Pace(NamedTuple):
         """Make the pace of `calls` in a period, or of any number of calls if it is 0."""
         if not calls:
             return cls(0.0, 0.0, at_once, lease)
-        return cls(period / calls, max(period * CREDIT_SHARE, CREDIT_LEAST), at_once, lease)
+        return cls(period / calls, max(period * CREDIT_SHARE, CREDIT_MIN), at_once, lease)
 
 
 def grace_of(period: float) -> float:
     """Return how long after its slot a call may begin, in seconds."""
-    return max(period * GRACE_SHARE, GRACE_LEAST)
+    return max(period * GRACE_SHARE, GRACE_MIN)
 
 
 class EndedLease(NamedTuple):

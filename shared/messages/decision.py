@@ -226,10 +226,10 @@ def plan_wait(outcome: Outcome, now: float, spread: Spread) -> tuple[float, floa
 
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
     attempt = state.attempt + 1
-    most = outcome.max_attempts
-    of_most = f" of {most}" if most else ""
-    reason = clip_reason(f"attempt {attempt}{of_most}: {outcome.reason}")
-    if most and attempt >= most:
+    maximum = outcome.max_attempts
+    of_maximum = f" of {maximum}" if maximum else ""
+    reason = clip_reason(f"attempt {attempt}{of_maximum}: {outcome.reason}")
+    if maximum and attempt >= maximum:
         return _park(state._replace(attempt=attempt), reason, now)
 
     ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))

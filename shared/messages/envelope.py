@@ -184,7 +184,7 @@ DEFAULTS: dict[str, Any] = {
 """What each field is when it is left out."""
 
 _OPTIONAL = frozenset(name for name, at in Envelope.model_fields.items() if not at.is_required())
-_SELDOM_TEXTS = (("tenant", TENANT_MAX_BYTES), ("correlation_id", ID_MAX_BYTES), ("idempotency_key", ID_MAX_BYTES))
+_OPTIONAL_TEXTS = (("tenant", TENANT_MAX_BYTES), ("correlation_id", ID_MAX_BYTES), ("idempotency_key", ID_MAX_BYTES))
 _set = object.__setattr__  # the model is frozen
 
 
@@ -324,7 +324,7 @@ def has_plain_options(fields: dict[str, Any]) -> bool:
     if type(priority) is not int or not 1 <= priority <= 5:
         return False
 
-    for name, bytes_max in _SELDOM_TEXTS:
+    for name, bytes_max in _OPTIONAL_TEXTS:
         if (text := fields[name]) != "" and not _is_plain(text, bytes_max):
             return False
 

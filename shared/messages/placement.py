@@ -105,12 +105,12 @@ def pack_share(index: int, packs: int) -> float:
     return 0.5 / whole if is_split else 1.0 / whole
 
 
-def find_next_count(packs: int, wanted: int, most: int) -> int:
+def find_next_count(packs: int, wanted: int, maximum: int) -> int:
     """Return how many packs a kind has after its next step to `wanted`, which adds at most `most`.
 
     A step ends where their number doubles: until then each pack is split once at most, and none that the step adds.
     """
-    return min(wanted, 1 << packs.bit_length(), packs + most)
+    return min(wanted, 1 << packs.bit_length(), packs + maximum)
 
 
 CROWDED_SHARE = 0.75
@@ -127,7 +127,7 @@ def count_packs(messages: int, size: int) -> int:
     return min(1 << max(needed - 1, 0).bit_length(), PACKS_MAX)
 
 
-WAIT_MOST = 0.9
+WAIT_MAX = 0.9
 """The part of an allowed wait that a pack uses at most; what is left is for the queue in which its task then waits."""
 
 
@@ -157,7 +157,7 @@ class PackSpread:
         return (1 + self.share) / 2
 
     def limit(self, wait: int) -> int:
-        """Give the wait to be stored for one that is allowed (milliseconds), so that the pack uses WAIT_MOST of it.
+        """Give the wait to be stored for one that is allowed (milliseconds), so that the pack uses WAIT_MAX of it.
 
         Below 0 it is 0. Who makes entries calls this, not the pack: when it wakes follows from what its history holds,
         whatever this number is in the code that replays it.
@@ -165,7 +165,7 @@ class PackSpread:
         if wait <= 0:
             return 0
         patience = self.patience
-        return wait if patience <= WAIT_MOST else int(wait * (WAIT_MOST / patience))
+        return wait if patience <= WAIT_MAX else int(wait * (WAIT_MAX / patience))
 
 
 MEAN_PATIENCE = 0.75

@@ -135,14 +135,14 @@ def is_source(value: Any) -> bool:
     return isinstance(value, str) and len(value.encode(errors="replace")) <= SOURCE_MAX_BYTES
 
 
-def whole_number(least: int, most: int) -> Check:
+def whole_number(minimum: int, maximum: int) -> Check:
     """Give the check for a whole number within bounds."""
-    return lambda value: is_int(value) and least <= value <= most
+    return lambda value: is_int(value) and minimum <= value <= maximum
 
 
-def number(least: float, most: float) -> Check:
+def number(minimum: float, maximum: float) -> Check:
     """Give the check for a number within bounds."""
-    return lambda value: is_number(value) and least <= value <= most
+    return lambda value: is_number(value) and minimum <= value <= maximum
 
 
 is_moment = number(0, MOMENT_MAX)  # seconds since the epoch that fit dates and timers

@@ -14,9 +14,9 @@ _SHOWN_MAX = 40
 _NUMBER_SHOWN_MAX = 10**15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # by these bounds a number says its unit: both stand for the years 2001 to 2286
-_SECONDS_LEAST = 10**9
+_SECONDS_MIN = 10**9
 _SECONDS_END = 10**10
-_MILLISECONDS_LEAST = 10**12
+_MILLISECONDS_MIN = 10**12
 _MILLISECONDS_END = 10**13
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -130,9 +130,9 @@ def _to_rfc3339(text: str) -> str | None:
 
 def _read_epoch(value: str | float) -> datetime:
     number = float(value) if isinstance(value, str) else value
-    if _SECONDS_LEAST <= number < _SECONDS_END:
+    if _SECONDS_MIN <= number < _SECONDS_END:
         return _EPOCH + timedelta(seconds=number)
-    if _MILLISECONDS_LEAST <= number < _MILLISECONDS_END:
+    if _MILLISECONDS_MIN <= number < _MILLISECONDS_END:
         return _EPOCH + timedelta(milliseconds=number)
     choices = "seconds (ten digits) or milliseconds (thirteen) since 1970, or RFC 3339"
     raise ValueError(f"is {_show_number(value)}, whose unit is not clear; give {choices}")

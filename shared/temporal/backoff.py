@@ -18,9 +18,9 @@ def backoff_seconds(attempts: int) -> float:
     return ceiling * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
 
 
-def rest_seconds(took: float, least: float, times: float = REST) -> float:
+def rest_seconds(took: float, minimum: float, times: float = REST) -> float:
     """Return the wait after a reading that took `took` seconds, so that its price does not grow with what there is."""
-    return max(least, took * times)
+    return max(minimum, took * times)
 
 
 class Patience:

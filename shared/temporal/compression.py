@@ -7,7 +7,7 @@ from temporalio.api.common.v1 import Payload
 
 ZLIB = b"binary/zlib"  # the data is the compressed form of a whole Payload
 LEVEL = 1  # a state of 151 KB becomes 40 KB in 1.2 ms; higher levels take several times as long for a tenth less
-COMPRESSED_LEAST = 2_000  # bytes; what is smaller gains nothing on disk
+COMPRESSED_MIN = 2_000  # bytes; what is smaller gains nothing on disk
 EXPANDED_MAX = 4_000_000
 """Most bytes that a payload may expand to. The server takes 2 MB at once, of which zlib could make 2 GB, and whoever
 sends a signal decides what is in it."""
@@ -15,7 +15,7 @@ sends a signal decides what is in it."""
 
 def compress(payload: Payload) -> Payload:
     """Compress a payload if it is large; reading it back gives the same payload."""
-    if len(payload.data) < COMPRESSED_LEAST:
+    if len(payload.data) < COMPRESSED_MIN:
         return payload
     return Payload(metadata={"encoding": ZLIB}, data=zlib.compress(payload.SerializeToString(), LEVEL))
 

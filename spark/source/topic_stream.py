@@ -93,9 +93,9 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
             )
         self._refuse_loss(reached, found.begins, found.ends)
 
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         target = found.ends if self._target is None else self._target
-        return to_position(advance(found.begins | reached, target, most), found.topic_id)
+        return to_position(advance(found.begins | reached, target, maximum), found.topic_id)
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """Cut the records into tasks; each reads one offset range."""
@@ -140,10 +140,10 @@ def to_offsets(position: Position) -> Offsets:
     return {number: offset for number, offset in position.items() if isinstance(offset, int)}
 
 
-def advance(begins: Offsets, ends: Offsets, most: int | None) -> Offsets:
+def advance(begins: Offsets, ends: Offsets, maximum: int | None) -> Offsets:
     """Advance from begins towards ends by `most` records in all, in equal shares; longer ones get what is left."""
     lags = {number: max(0, ends.get(number, begin) - begin) for number, begin in begins.items()}
-    room = sum(lags.values()) if most is None else most
+    room = sum(lags.values()) if maximum is None else maximum
     offsets = dict(begins)
     for left, number in zip(range(len(lags), 0, -1), sorted(lags, key=lags.__getitem__), strict=True):
         share = min(lags[number], -(-room // left))

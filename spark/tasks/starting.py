@@ -24,7 +24,7 @@ from spark.tasks.pickling import PicklableByName
 from spark.tasks.placement import to_index
 from spark.tasks.receipts import ReceiptFile, open_receipts
 from starter.intake.files.columns import Columns
-from starter.starting.bulk import BulkStarter, Wish
+from starter.starting.bulk import BulkStarter, Request
 from starter.starting.chunks import Chunk
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
@@ -134,7 +134,7 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
     failures: list[str] = []
 
     with open_receipts(options.receipts, name, attempt, options.progress) as file:
-        async for receipts in starter.start_groups(_read_wishes(spec, batches, starter, file)):
+        async for receipts in starter.start_groups(_read_requests(spec, batches, starter, file)):
             failures += file.add(receipts)
             if len(failures) >= settings.in_flight:  # all starts in flight failed: the server is gone
                 break
@@ -142,9 +142,9 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
             raise RetryLater(f"{len(failures):,} starts failed, the last one because {failures[-1]}")
 
 
-async def _read_wishes(
+async def _read_requests(
     spec: TaskSpec, batches: Iterator[Any], starter: BulkStarter, file: ReceiptFile
-) -> AsyncIterator[tuple[str, Wish] | Chunk[str]]:
+) -> AsyncIterator[tuple[str, Request] | Chunk[str]]:
     chunks = SortedChunks()
     options = spec.options
 

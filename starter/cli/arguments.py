@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starter.records.mapping import FormatOptions
 
 HELP_WIDTH = 100
-LIKENESS_LEAST = 0.7
+LIKENESS_MIN = 0.7
 """How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
 
 CHOICES_MAX = 10
@@ -90,7 +90,7 @@ class CommandParser(argparse.ArgumentParser):
             for name, action in self._option_string_actions.items()
             if name.startswith("--")
         }
-        if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_LEAST):
+        if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_MIN):
             return [known[like[0]]]
 
         words = set(option.lstrip("-").split("-"))
@@ -102,7 +102,7 @@ class CommandParser(argparse.ArgumentParser):
             super()._check_value(action, value)
         except argparse.ArgumentError as exc:
             choices = [*map(str, action.choices or ())]
-            if like := difflib.get_close_matches(str(value), choices, 1, LIKENESS_LEAST):
+            if like := difflib.get_close_matches(str(value), choices, 1, LIKENESS_MIN):
                 exc.message = exc.message.replace(" (choose", f", did you mean {like[0]!r}? (choose", 1)
             if len(choices) > CHOICES_MAX:  # the help lists them, with what each is for
                 exc.message = exc.message.partition(" (choose")[0]
@@ -287,9 +287,9 @@ def _reader(read: Callable[[str], Value]) -> Callable[[str], Value]:
     return read_argument
 
 
-def _whole_number(least: int, most: float, wanted: str) -> Callable[[str], int]:
+def _whole_number(minimum: int, maximum: float, wanted: str) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
+        if not (text.isascii() and text.isdecimal()) or not minimum <= int(text) <= maximum:
             raise ValueError(f"is {text!r}; give {wanted}")
         return int(text)
 

@@ -37,7 +37,7 @@ INTERVALS_MAX = 36
 STEPS = tuple(
     timedelta(seconds=seconds) for seconds in (60, 300, 900, 1800, 3600, 7200, 6 * 3600, 12 * 3600, 86400, 7 * 86400)
 )
-WORTH_TELLING_SECONDS = 60.0
+NOTABLE_SECONDS = 60.0
 
 OTHER_KINDS = "other kinds"
 
@@ -277,12 +277,12 @@ def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacit
                 latest_seconds=max(stretch.latest_seconds, waiting / per_second),
                 factor=max(stretch.factor, sum_due / (per_second * lasts)),
             )
-        elif stretch.latest_seconds >= WORTH_TELLING_SECONDS:
+        elif stretch.latest_seconds >= NOTABLE_SECONDS:
             break
         else:
             stretch = Overload(lane=lane, first=n + 1, per_second=per_second)
 
-    return stretch if stretch.latest_seconds >= WORTH_TELLING_SECONDS else None
+    return stretch if stretch.latest_seconds >= NOTABLE_SECONDS else None
 
 
 def _to_list(counts: Mapping[int, int], edges: Sequence[float]) -> list[int]:

@@ -43,11 +43,11 @@ def _draw_buckets(axes: Any, buckets: Sequence[tuple[datetime, int]], width: tim
 
     ends = [starts[0], *(start + width for start in starts)]
     if len(buckets) > 1:
-        beside = axes.twinx()
-        beside.plot(ends, [0, *accumulate(counts)], color=ACCENT, linewidth=1.5)
-        beside.set_ylabel("so far", color=ACCENT)
-        beside.set_ylim(bottom=0)
-        beside.yaxis.set_major_formatter(axes.yaxis.get_major_formatter())
+        total_axes = axes.twinx()
+        total_axes.plot(ends, [0, *accumulate(counts)], color=ACCENT, linewidth=1.5)
+        total_axes.set_ylabel("so far", color=ACCENT)
+        total_axes.set_ylim(bottom=0)
+        total_axes.yaxis.set_major_formatter(axes.yaxis.get_major_formatter())
     _show_moments(axes, starts[0], ends[-1], width)
 
 

@@ -179,8 +179,8 @@ def _command(options: EmbeddedOptions) -> list[str]:
 
 def find_program() -> str:
     """Find the program `temporal`; raises Misconfigured when it is not installed."""
-    beside = Path(sys.executable).with_name("temporal")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("temporal")
+    installed = Path(sys.executable).with_name("temporal")
+    found = str(installed) if os.access(installed, os.X_OK) else shutil.which("temporal")
     if found is None:
         raise Misconfigured("the program 'temporal' is not installed; install dormice with its extra 'embedded'")
     return found

@@ -17,10 +17,10 @@ from shared.messages.timespan import format_moment, format_seconds
 MEASURED_ROWS = 50
 """Only the first rows of a table set its column widths, so that it streams; later rows may be wider."""
 
-NAME_LEAST = 16
+NAME_MIN = 16
 """Characters of a name that are always shown, however narrow the terminal is."""
 
-WRAPPED_LEAST = 20
+WRAPPED_MIN = 20
 """Characters kept free for the last column; its text, such as a reason, may be longer than a line."""
 
 Item = TypeVar("Item")
@@ -65,12 +65,12 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_na
     source = iter(rows)
     first = [[clean(cell) for cell in row] for row in islice(source, MEASURED_ROWS)]
     widths = [max(map(len, column)) for column in zip(header, *first, strict=True)]
-    most = _find_room(widths) if cuts_names and sys.stdout.isatty() else None
-    widths[0] = min(widths[0], most or widths[0])
+    maximum = _find_room(widths) if cuts_names and sys.stdout.isatty() else None
+    widths[0] = min(widths[0], maximum or widths[0])
 
     for row in chain([header], first, source):
         name, *others = map(clean, row)
-        cells = [name if most is None else shorten(name, most), *others]
+        cells = [name if maximum is None else shorten(name, maximum), *others]
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
         sys.stdout.write("  ".join(padded).rstrip() + "\n")
 
@@ -78,8 +78,8 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_na
 def _find_room(widths: Sequence[int]) -> int:
     """Return how many characters of the terminal the first column may have; the last column may be wrapped."""
     _, *middle, last = widths
-    rest = sum(middle) + min(last, WRAPPED_LEAST) + 2 * (len(widths) - 1)
-    return max(NAME_LEAST, shutil.get_terminal_size().columns - rest)
+    rest = sum(middle) + min(last, WRAPPED_MIN) + 2 * (len(widths) - 1)
+    return max(NAME_MIN, shutil.get_terminal_size().columns - rest)
 
 
 def shorten(text: str, width: int) -> str:

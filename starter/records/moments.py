@@ -10,7 +10,7 @@ from starter.records.record import DeadRecord
 DELAY_UNITS = {"milliseconds": timedelta(milliseconds=1), "seconds": timedelta(seconds=1)}
 
 # the years 2001 to 2286
-_SECONDS_LEAST = 10**9
+_SECONDS_MIN = 10**9
 _SECONDS_END = 10**10
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +39,7 @@ def read_delay(value: Any, unit: str, timestamp: int) -> str:
 
 def read_epoch_seconds(text: str, field: str) -> datetime:
     """Read whole seconds since 1970, of ten digits; raises DeadRecord."""
-    if not (text.isascii() and text.isdecimal()) or not _SECONDS_LEAST <= float(text) < _SECONDS_END:
+    if not (text.isascii() and text.isdecimal()) or not _SECONDS_MIN <= float(text) < _SECONDS_END:
         example = "for example 1795291200"
         raise _flaw(field, f"is {_show(text)}; give whole seconds since 1970, which have ten digits, {example}")
     return _EPOCH + timedelta(seconds=int(text))

@@ -37,9 +37,9 @@ GATHERED_SECONDS = 10.0
 """Longest wait for others of the pack while the server has room; while it has none, larger calls help more."""
 
 Item = TypeVar("Item")
-Wish = Envelope | Delivery
-_Item = tuple[Tag, Wish] | list[tuple[Tag, Wish]] | Chunk[Tag]
-Wishes = AsyncIterable[_Item[Tag]] | Iterable[_Item[Tag]]
+Request = Envelope | Delivery
+_Item = tuple[Tag, Request] | list[tuple[Tag, Request]] | Chunk[Tag]
+Requests = AsyncIterable[_Item[Tag]] | Iterable[_Item[Tag]]
 Receipts = list[Receipt[Tag]] | ChunkReceipts[Tag]
 
 
@@ -82,7 +82,7 @@ class BulkStarter:
             layouts=self._layouts,
         )
 
-    async def start(self, request: Wish, tag: Tag) -> Receipt[Tag]:
+    async def start(self, request: Request, tag: Tag) -> Receipt[Tag]:
         """Start one message, or deliver it, and return its receipt.
 
         With an idempotency key a repeated start is the first one, and one with another body is rejected.
@@ -98,14 +98,14 @@ class BulkStarter:
         (receipt,) = await found
         return receipt
 
-    async def start_all(self, wishes: Wishes[Tag]) -> AsyncIterator[Receipt[Tag]]:
+    async def start_all(self, requests: Requests[Tag]) -> AsyncIterator[Receipt[Tag]]:
         """Start a stream of messages, as `start_groups` does, and yield the receipt of each."""
-        async with contextlib.aclosing(self.start_groups(wishes)) as groups:
+        async with contextlib.aclosing(self.start_groups(requests)) as groups:
             async for receipts in groups:
                 for receipt in receipts:
                     yield receipt
 
-    async def start_groups(self, wishes: Wishes[Tag]) -> AsyncGenerator[Receipts[Tag]]:
+    async def start_groups(self, requests: Requests[Tag]) -> AsyncGenerator[Receipts[Tag]]:
         """Start a stream of (tag, envelope) or (tag, delivery) and yield the receipts of each call, in no fixed order.
 
         A stream may give lists of those, which takes less time. A sender that has the messages of a pack side by side
@@ -116,7 +116,7 @@ class BulkStarter:
         the calls under way.
         """
         pool = TaskPool[Receipts[Tag]](self._settings.in_flight)
-        async with contextlib.aclosing(pool.results(self._read(wishes, pool))) as results:
+        async with contextlib.aclosing(pool.results(self._read(requests, pool))) as results:
             async for receipts in results:
                 yield receipts
 
@@ -124,7 +124,7 @@ class BulkStarter:
         """Give the layout of a kind whose messages are about to start, None if they are solo; see `Layouts.ensure`."""
         return self._layouts.known(kind) or await self._layouts.ensure(kind, lane)
 
-    async def _read(self, wishes: Wishes[Tag], pool: TaskPool[Receipts[Tag]]) -> None:
+    async def _read(self, requests: Requests[Tag], pool: TaskPool[Receipts[Tag]]) -> None:
         buffer = ChunkBuffer[Tag](self._settings.pack_room)
         is_fresh = False
         flushing = asyncio.Lock()
@@ -151,7 +151,7 @@ class BulkStarter:
 
         flusher = asyncio.create_task(flush_when_idle())
         try:
-            async for item in wishes if isinstance(wishes, AsyncIterable) else _iterate(wishes):
+            async for item in requests if isinstance(requests, AsyncIterable) else _iterate(requests):
                 is_fresh = True
                 if isinstance(item, Chunk):
                     await self._hand_over([item], pool)
@@ -177,7 +177,7 @@ class BulkStarter:
             await asyncio.sleep(0)  # the call is sent now, and answered while the next chunk is gathered
 
     async def _start_unless_packed(
-        self, request: Wish, tag: Tag, pool: TaskPool[Receipts[Tag]], *, lacks_lane: bool
+        self, request: Request, tag: Tag, pool: TaskPool[Receipts[Tag]], *, lacks_lane: bool
     ) -> Layout | None:
         """Give the layout of a message that goes to a pack; start any other, and give None."""
         found = await self._find_pack(request, tag, lacks_lane=lacks_lane)
@@ -187,7 +187,7 @@ class BulkStarter:
         return None
 
     async def _find_pack(
-        self, request: Wish, tag: Tag, *, lacks_lane: bool
+        self, request: Request, tag: Tag, *, lacks_lane: bool
     ) -> Layout | Coroutine[Any, Any, Receipts[Tag]]:
         """Give the layout of a message that goes to a pack, and what starts or fails any other."""
         try:
@@ -198,7 +198,7 @@ class BulkStarter:
             return self._start_solo(request, tag)  # which rejects a message without a lane
         return layout
 
-    async def _find_layout(self, request: Wish) -> Layout | None:
+    async def _find_layout(self, request: Request) -> Layout | None:
         if isinstance(request, Delivery):
             if request.envelope is None:  # a stop must not fix the layout of a kind
                 return await self._layouts.find_patiently(request.kind)
@@ -208,21 +208,21 @@ class BulkStarter:
     async def _start_chunk(self, chunk: Chunk[Tag], key: str = "") -> Receipts[Tag]:
         return await self._packs.admit(chunk, self._session or key or str(uuid.uuid4()))
 
-    async def _start_solo(self, request: Wish, tag: Tag) -> Receipts[Tag]:
+    async def _start_solo(self, request: Request, tag: Tag) -> Receipts[Tag]:
         if isinstance(request, Delivery):
             return [await self._solo.deliver(request, tag)]
         session = self._session or str(uuid.uuid4())
         return [await self._solo.start(request, tag, session=session, restarts_finished=self._restarts_finished)]
 
 
-def _name_session(request: Wish) -> str:
+def _name_session(request: Request) -> str:
     """Name what each repetition of a start with an idempotency key belongs to; empty without one."""
     if isinstance(request, Delivery) or not request.idempotency_key:
         return ""
     return f"{request.idempotency_key}|{request.fingerprint}"
 
 
-async def _fail(request: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
+async def _fail(request: Request, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
     return [Receipt(tag, workflow_id(request.kind, request.id), StartOutcome.FAILED, "", reason, attempts)]
 
 
@@ -231,13 +231,13 @@ def _lacks_lane(envelope: Envelope | None) -> bool:
 
 
 def _gather(
-    buffer: ChunkBuffer[Tag], layout: Layout, request: Wish, envelope: Envelope | None, tag: Tag
+    buffer: ChunkBuffer[Tag], layout: Layout, request: Request, envelope: Envelope | None, tag: Tag
 ) -> Chunk[Tag] | None:
     index = pack_index(request.id, layout.packs)
     return buffer.add(layout, index, tag, _to_entry(layout, index, request, envelope))
 
 
-def _to_entry(layout: Layout, index: int, request: Wish, envelope: Envelope | None) -> Entry:
+def _to_entry(layout: Layout, index: int, request: Request, envelope: Envelope | None) -> Entry:
     now = time.time()
     if isinstance(request, Delivery):
         sources = request.sources

@@ -52,10 +52,10 @@ async def query_or_none(workflow: WorkflowHandle[Any, Any], name: str) -> dict[s
 class QueryRoom:
     """Limits the queries at once: half as many when one got no answer, one more for each that did (AIMD)."""
 
-    def __init__(self, most: int, least: int = 2) -> None:
-        self._most = most
-        self._least = least
-        self._at_once = most
+    def __init__(self, maximum: int, minimum: int = 2) -> None:
+        self._maximum = maximum
+        self._minimum = minimum
+        self._at_once = maximum
         self._asking = 0
         self._changed = asyncio.Condition()
 
@@ -75,7 +75,9 @@ class QueryRoom:
             raise
         finally:
             self._asking -= 1
-            self._at_once = min(self._at_once + 1, self._most) if is_answered else max(self._at_once // 2, self._least)
+            self._at_once = (
+                min(self._at_once + 1, self._maximum) if is_answered else max(self._at_once // 2, self._minimum)
+            )
             async with self._changed:
                 self._changed.notify_all()
 

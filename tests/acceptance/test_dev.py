@@ -42,11 +42,11 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
     return begin
 
 
-async def has_version(dev: Dev, least: int) -> bool:
+async def has_version(dev: Dev, minimum: int) -> bool:
     """Say whether the message has come back this number of times."""
     assert dev.address is not None
     view = await Control(await Client.connect(dev.address), Settings()).show("echo", "hello")
-    return view.status is not None and view.status["version"] >= least
+    return view.status is not None and view.status["version"] >= minimum
 
 
 async def start(run: Run, dev: Dev) -> None:

@@ -381,8 +381,8 @@ async def _send_for_ever(call: aio.StreamStreamCall[wire.URLItem, wire.AckMessag
             number += 1
 
 
-async def _is_counted(crawler: Crawler, params: wire.CountUrlParams, least: int) -> bool:
-    return (await crawler.stub.CountURLs(params)).value >= least
+async def _is_counted(crawler: Crawler, params: wire.CountUrlParams, minimum: int) -> bool:
+    return (await crawler.stub.CountURLs(params)).value >= minimum
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,13 @@ async def test_messages_of_a_closed_kind_wait_until_it_is_opened(
 async def test_calls_of_one_customer_begin_one_after_the_other(serve: Serve, start: Start) -> None:
     """`Limit(key, at_once=1)` lets one of a key's calls work at a time; calls of other keys do not wait for it."""
     at_work: dict[str, int] = {"ada": 0, "bob": 0}
-    most: dict[str, int] = {"ada": 0, "bob": 0}
+    maximum: dict[str, int] = {"ada": 0, "bob": 0}
 
     @handler("polite", limit=Limit(key=lambda message: message.payload, at_once=1))
     async def work(message: Message, ctx: Context) -> Done:
         customer = message.payload
         at_work[customer] += 1
-        most[customer] = max(most[customer], at_work[customer])
+        maximum[customer] = max(maximum[customer], at_work[customer])
         await asyncio.sleep(0.05)
         at_work[customer] -= 1
         return Done()
@@ -71,4 +71,4 @@ async def test_calls_of_one_customer_begin_one_after_the_other(serve: Serve, sta
         states = [(await message.result())["state"] for message in messages]
 
     assert states == ["done"] * 4
-    assert most == {"ada": 1, "bob": 1}
+    assert maximum == {"ada": 1, "bob": 1}

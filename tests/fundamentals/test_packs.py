@@ -35,8 +35,8 @@ async def test_a_hundred_messages_share_two_workflows(
         return Again(after=timedelta(hours=1))
 
     async with serve(work, lanes=("short",)):
-        wishes = ((None, Envelope(kind=kind, id=f"m{n}", lane="short")) for n in range(100))
-        outcomes = Counter([receipt.outcome async for receipt in starter.start_all(wishes)])
+        requests = ((None, Envelope(kind=kind, id=f"m{n}", lane="short")) for n in range(100))
+        outcomes = Counter([receipt.outcome async for receipt in starter.start_all(requests)])
         await wait_until(lambda: len(called) == 100, "each has been called")
 
     handles = [client.get_workflow_handle(f"{kind}~{index}") for index in range(2)]

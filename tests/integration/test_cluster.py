@@ -94,9 +94,9 @@ async def test_messages_live_on_postgres_through_a_killed_server(cluster: Cluste
         await wait_until(lambda: _all_at_least(read_versions(control), 4), "all go on")
 
 
-async def _all_at_least(versions: Awaitable[list[int]], least: int) -> bool:
+async def _all_at_least(versions: Awaitable[list[int]], minimum: int) -> bool:
     try:
-        return min(await versions) >= least
+        return min(await versions) >= minimum
     except (RetryLater, RPCError):
         return False
 

@@ -389,7 +389,7 @@ def test_a_disk_that_is_nearly_full_is_told(
     server: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the database can't grow any more."""
-    monkeypatch.setattr("starter.insight.doctor.machine.DISK_LEAST_BYTES", 2**63)
+    monkeypatch.setattr("starter.insight.doctor.machine.DISK_BYTES_MIN", 2**63)
     report = Report(check_machine(settings, server.options.data)[0])
 
     assert report.tells("disk", Severity.WARNING, "GB are free for", "make room")

@@ -35,13 +35,15 @@ async def test_a_tolerance_that_lets_few_messages_meet_is_told(
         return Again(after=RHYTHM, tolerance=timedelta(0))
 
     begin = datetime.now(UTC) + timedelta(seconds=2)
-    wishes = ((None, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=begin + n * APART)) for n in range(20))
+    requests = (
+        (None, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=begin + n * APART)) for n in range(20)
+    )
 
     async def is_told() -> Finding | None:
         return await check_kind(client, kind)
 
     async with serve(work, lanes=("short",), sandbox=False):
-        async for _ in BulkStarter(client, settings, encodings={kind: pack}).start_all(wishes):
+        async for _ in BulkStarter(client, settings, encodings={kind: pack}).start_all(requests):
             pass
         await wait_until(lambda: len(called) == MESSAGES, "each has come back once")
         found = await wait_until(is_told, "the doctor tells it", 30)

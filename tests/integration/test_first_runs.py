@@ -39,11 +39,11 @@ async def test_first_runs_differ_in_length(client: Client, settings: Settings, s
 
         cycles = [[count async for count in count_cycles(client, name)] for name in names]
 
-    most = settings.cycles_per_run
+    maximum = settings.cycles_per_run
     firsts = {runs[-1] for runs in cycles}
-    assert firsts <= set(range(most, 2 * most))
+    assert firsts <= set(range(maximum, 2 * maximum))
     assert len(firsts) >= 3
-    assert all(count == most for runs in cycles for count in runs[1:-1])
+    assert all(count == maximum for runs in cycles for count in runs[1:-1])
 
 
 async def count_cycles(client: Client, name: str) -> AsyncIterator[int]:

@@ -31,7 +31,7 @@ from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.support.subjects import declare
-from worker.lanes.measurements import LEAST_PER_SECOND
+from worker.lanes.measurements import PER_SECOND_MIN
 from worker.main import HEARTBEAT
 
 pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it
@@ -220,7 +220,5 @@ async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
     assert (before.per_second, before.measured) == (None, 0)
     assert after.measured == after.workers == 1
     assert after.per_second is not None
-    assert LEAST_PER_SECOND <= after.per_second <= 2 * 20, (
-        "twenty messages that run once a second, and a bit to catch up"
-    )
+    assert PER_SECOND_MIN <= after.per_second <= 2 * 20, "twenty messages that run once a second, and a bit to catch up"
     assert (given.per_second, given.is_given) == (7.0, True)

@@ -74,8 +74,8 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Herd]:
             patched.setenv(LEDGER_VARIABLE, str(options.data / "ledger.jsonl"))
             async with asyncio.timeout(MAX_SECONDS), worker_process(server, settings):
                 starter = BulkStarter(await server.connect(), settings, encodings={"ledger-packed": HERD_PACK})
-                wishes = ((None, envelope) for envelope in make_herd(due))
-                assert {r.outcome async for r in starter.start_all(wishes)} == {StartOutcome.STARTED}
+                requests = ((None, envelope) for envelope in make_herd(due))
+                assert {r.outcome async for r in starter.start_all(requests)} == {StartOutcome.STARTED}
                 await asyncio.sleep(due.timestamp() - AWAY_BEFORE - time.time())
                 await kill(server)
                 await asyncio.sleep(due.timestamp() + AWAY_AFTER - time.time())  # the fault itself

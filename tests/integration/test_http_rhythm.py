@@ -68,7 +68,7 @@ async def test_the_interval_shrinks_to_min_while_everything_changes(site: WebSit
 
 
 @pytest.mark.parametrize(
-    ("wishes", "expected"),
+    ("requests", "expected"),
     [
         ({}, D),
         ({"interval": 1.5}, M),  # below the usual min
@@ -85,12 +85,12 @@ async def test_the_interval_shrinks_to_min_while_everything_changes(site: WebSit
     ],
 )
 async def test_wishes_about_the_rhythm_are_kept_within_sensible_bounds(
-    site: WebSite, visitor: Visitor, wishes: dict[str, Any], expected: timedelta
+    site: WebSite, visitor: Visitor, requests: dict[str, Any], expected: timedelta
 ) -> None:
     """`interval`, `min` and `max` are optional, a state that makes no sense counts as none."""
     site.pages["/a"] = Reply(200, b"words")
 
-    again = await visitor.come_back({"url": site.url("/a"), **wishes})
+    again = await visitor.come_back({"url": site.url("/a"), **requests})
 
     assert expected == again.after
 
@@ -171,7 +171,7 @@ async def test_freshness_without_end_stops_no_visits(site: WebSite, visitor: Vis
 
 
 @pytest.mark.parametrize(
-    ("headers", "wishes", "expected"),
+    ("headers", "requests", "expected"),
     [
         ({}, {"interval": 3600}, 30 * M),  # half of the delay, as for any message
         ({"Cache-Control": "max-age=2700"}, {"interval": 3600}, 45 * M),
@@ -180,12 +180,12 @@ async def test_freshness_without_end_stops_no_visits(site: WebSite, visitor: Vis
     ],
 )
 async def test_idle_capacity_is_not_spent_on_what_is_fresh(
-    site: WebSite, visitor: Visitor, headers: dict[str, str], wishes: dict[str, Any], expected: timedelta
+    site: WebSite, visitor: Visitor, headers: dict[str, str], requests: dict[str, Any], expected: timedelta
 ) -> None:
     """A visit may be pulled forward by half its delay, but not into freshness and not below `min`."""
     site.pages["/a"] = Reply(200, b"words", headers)
 
-    again = await visitor.come_back({"url": site.url("/a"), **wishes})
+    again = await visitor.come_back({"url": site.url("/a"), **requests})
 
     assert expected == again.earliest
 

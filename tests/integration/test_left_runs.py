@@ -28,7 +28,7 @@ PUT_OFF = "task_dependency_task_not_completed"
 
 PACKS = 3
 MESSAGES = 90
-TASKS_MOST = 1_000
+TASKS_MAX = 1_000
 
 
 @handler("restless")
@@ -87,7 +87,7 @@ async def test_a_left_run_is_deleted_once_its_closing_is_long_acknowledged(
             await wait_until(is_one_put_off, "a delete that came at once is put off")
             return
         assert not await is_one_put_off()
-        await wait_until(lambda: count_tasks(own_server) < TASKS_MOST, "the transfer queue is short")
+        await wait_until(lambda: count_tasks(own_server) < TASKS_MAX, "the transfer queue is short")
 
 
 def count_tasks(server: EmbeddedServer) -> int:

@@ -46,7 +46,7 @@ class Site:
         self.limit = Limit(key=lambda message: message.payload, **limit)
         self.calls: list[tuple[float, str, str]] = []
         self.at_work: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
+        self.maximum: Counter[str] = Counter()
 
     def handler(self) -> Handler:
         """Make a handler under the limit."""
@@ -56,9 +56,9 @@ class Site:
             key = message.payload
             self.calls.append((time.time(), key, message.id))
             self.at_work[key] += 1
-            self.most[key] = max(self.most[key], self.at_work[key])
+            self.maximum[key] = max(self.maximum[key], self.at_work[key])
             if key in self.together:
-                await wait_until(lambda: self.most[key] >= self.together[key], f"calls of {key} are at work at once")
+                await wait_until(lambda: self.maximum[key] >= self.together[key], f"calls of {key} are at work at once")
             await asyncio.sleep(self.takes)
             self.at_work[key] -= 1
             return Done()
@@ -89,8 +89,8 @@ def assert_within(moments: Iterable[float], calls: int, period: float) -> None:
     pace = Pace.of(calls, period, 0, 0)
     for window in (period, 3 * period):
         stated = 1 + (window + grace_of(period) + pace.credit) / pace.interval
-        most = max(bisect.bisect_right(ordered, at + window) - n for n, at in enumerate(ordered))
-        assert most <= stated, f"{most} calls within {window:g} s"
+        maximum = max(bisect.bisect_right(ordered, at + window) - n for n, at in enumerate(ordered))
+        assert maximum <= stated, f"{maximum} calls within {window:g} s"
 
 
 async def test_calls_of_a_key_begin_at_its_rate_and_those_of_other_keys_at_once(
@@ -118,7 +118,7 @@ async def test_a_call_that_ends_lets_the_next_of_its_key_begin(
     async with serve(site.handler(), lanes=("short",)):
         await wait_until(lambda: len(site.calls) >= count, "all have run")
 
-    assert site.most["busy"] == 2
+    assert site.maximum["busy"] == 2
     assert len({name for _, _, name in site.calls}) == len(site.calls) == count
 
 
@@ -139,7 +139,7 @@ async def test_no_more_calls_of_a_key_are_at_work_than_allowed(
     ):
         await wait_until(lambda: len(site.calls) >= len(keys), "all have run")
 
-    assert site.most == used
+    assert site.maximum == used
     assert sorted(name for _, _, name in site.calls) == sorted(keys)
 
 

@@ -55,16 +55,16 @@ async def start(client: Client, settings: Settings, kind: str, number: int = MES
     return client.get_workflow_handle(pack_workflow_id(kind, 0))
 
 
-async def find_runs(client: Client, pack: WorkflowHandle[Any, Any], least: int) -> list[str]:
+async def find_runs(client: Client, pack: WorkflowHandle[Any, Any], minimum: int) -> list[str]:
     """Wait until a pack has had some runs; gives their ids, the newest last."""
     run_ids: list[str] = []
 
     async def has_runs() -> bool:
         if (run_id := (await pack.describe()).run_id) not in run_ids:
             run_ids.append(run_id)
-        return len(run_ids) >= least
+        return len(run_ids) >= minimum
 
-    await wait_until(has_runs, f"{least} runs of {pack.id}")
+    await wait_until(has_runs, f"{minimum} runs of {pack.id}")
     return run_ids
 
 

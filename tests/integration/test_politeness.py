@@ -22,7 +22,7 @@ class Crowd:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.is_open = threading.Event()
-        self.now = self.most = self.total = 0
+        self.now = self.maximum = self.total = 0
 
     def answer(self, visit: Visit) -> Reply:
         """Answer once visits may end."""
@@ -33,7 +33,7 @@ class Crowd:
         with self._lock:
             self.now += 1
             self.total += 1
-            self.most = max(self.most, self.now)
+            self.maximum = max(self.maximum, self.now)
         self.is_open.wait(timeout=20)
         with self._lock:
             self.now -= 1
@@ -69,5 +69,5 @@ async def test_a_host_that_is_slow_gets_few_visits_at_once_and_delays_its_own_me
         for message in slow:
             await wait_until(lambda message=message: message.has(version=1), "all of the slow host's are visited")
 
-    assert crowd.most == AT_ONCE
+    assert crowd.maximum == AT_ONCE
     assert crowd.total == MESSAGES

@@ -68,8 +68,8 @@ async def lives(
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(LEDGER_VARIABLE, str(path))
         async with asyncio.timeout(MAX_SECONDS), serving(client, settings, handler(kind)(work.function)):
-            wishes = [(None, e) for e in [*envelopes, *envelopes[:STARTED_TWICE]]]
-            outcomes = Counter([receipt.outcome async for receipt in starter.start_all(wishes)])
+            requests = [(None, e) for e in [*envelopes, *envelopes[:STARTED_TWICE]]]
+            outcomes = Counter([receipt.outcome async for receipt in starter.start_all(requests)])
             done = Tail(ledger, "done")
             await wait_until(lambda: done.count() >= len(envelopes), "all messages are done", seconds=MAX_SECONDS - 20)
 

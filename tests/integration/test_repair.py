@@ -64,11 +64,11 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
 
     name = pack_workflow_id(kind, 0) if encoding == "pack" else workflow_id(kind, "slow")
     later = datetime.now(UTC) + HOUR
-    wishes = [Envelope(kind=kind, id=name, lane="medium") for name in ("slow", "quick")]
-    wishes.append(Envelope(kind=kind, id="asleep", lane="medium", scheduled_at=later))
+    requests = [Envelope(kind=kind, id=name, lane="medium") for name in ("slow", "quick")]
+    requests.append(Envelope(kind=kind, id="asleep", lane="medium", scheduled_at=later))
     starter = BulkStarter(client, settings, encodings=declare(encoding, kind, Pack(packs=1, coalesce=timedelta(0))))
     async with serve(work, lanes=("medium",), sandbox=False):
-        assert len([receipt async for receipt in starter.start_all((None, wish) for wish in wishes)]) == len(wishes)
+        assert len([receipt async for receipt in starter.start_all((None, wish) for wish in requests)]) == len(requests)
         await wait_until(lambda: ended["quick"] and sum(keys.values()) == 2, "one has finished, one is at work")
         if encoding == "pack":
             await wait_until(lambda: _is_answered(client, name), "its batch has answered")

@@ -53,11 +53,11 @@ def fill(client: Client, settings: Settings, message_id: Callable[[], str]) -> F
     async def fill(kind: str, count: int = COUNT, **fields: Any) -> list[str]:
         ids = [message_id() for _ in range(count)]
         starter = BulkStarter(client, settings, encodings=fields.pop("encodings", None))
-        wishes: list[tuple[None, Envelope]] = []
+        requests: list[tuple[None, Envelope]] = []
         for number, id_ in enumerate(ids):
             usual: dict[str, Any] = {"lane": "short", "scheduled_at": NOON + timedelta(hours=number)}
-            wishes.append((None, Envelope(kind=kind, id=id_, **{**usual, **fields})))
-        async for receipt in starter.start_all(wishes):
+            requests.append((None, Envelope(kind=kind, id=id_, **{**usual, **fields})))
+        async for receipt in starter.start_all(requests):
             assert receipt.outcome.value == "started", receipt
         return ids
 

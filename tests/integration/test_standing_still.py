@@ -17,7 +17,7 @@ from starter.local.supervised_process import find_free_port, kill_supervised, st
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.integration.test_left_runs import TASKS_MOST, count_tasks
+from tests.integration.test_left_runs import TASKS_MAX, count_tasks
 from tests.support.processes import kill, worker_process
 
 pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
@@ -118,4 +118,4 @@ async def test_all_killed_over_and_over_leaves_nothing_that_stands_still(
     async with worker_process(own_server, settings):
         await wait_until_none_is_still(ledger)
         assert len({entry.id for entry in ledger.entries}) == SOLO + MEDIUM + PACKED
-        await wait_until(lambda: count_tasks(own_server) < TASKS_MOST, "the transfer queue is short")
+        await wait_until(lambda: count_tasks(own_server) < TASKS_MAX, "the transfer queue is short")

@@ -38,8 +38,8 @@ async def fill(client: Client, settings: Settings, kind: str, **fields: Any) -> 
     ids = [f"m{n}" for n in range(MESSAGES)]
     for part in (ids[1::2], ids[::2]):
         starter = BulkStarter(client, settings, encodings={kind: PACK})
-        wishes = [(None, Envelope(kind=kind, id=id_, lane="short", **fields)) for id_ in part]
-        _ = [receipt async for receipt in starter.start_all(wishes)]
+        requests = [(None, Envelope(kind=kind, id=id_, lane="short", **fields)) for id_ in part]
+        _ = [receipt async for receipt in starter.start_all(requests)]
     return set(ids)
 
 
@@ -175,7 +175,7 @@ async def has_run(control: Control, kind: str) -> bool:
 async def test_reading_ahead_keeps_the_order_and_ends_with_the_first_error() -> None:
     """However long each takes; at most so many are under way at once, and the first alone."""
     under_way = 0
-    most = [0]
+    maximum = [0]
 
     async def numbers() -> AsyncIterator[int]:
         for number in range(40):
@@ -184,7 +184,7 @@ async def test_reading_ahead_keeps_the_order_and_ends_with_the_first_error() -> 
     async def read(number: int) -> int:
         nonlocal under_way
         under_way += 1
-        most.append(max(most[-1], under_way))
+        maximum.append(max(maximum[-1], under_way))
         await asyncio.sleep(0 if number % 3 else 0.01)
         under_way -= 1
         if number == 30:
@@ -195,4 +195,4 @@ async def test_reading_ahead_keeps_the_order_and_ends_with_the_first_error() -> 
     assert [await anext(reading) for _ in range(30)] == [(n, -n) for n in range(30)]
     with pytest.raises(ValueError, match="broken"):
         await anext(reading)
-    assert (most[1], most[-1]) == (1, 8)
+    assert (maximum[1], maximum[-1]) == (1, 8)

@@ -84,8 +84,8 @@ def working(kind: str) -> Handler:
 
 async def start(starter: BulkStarter, kind: str, numbers: range) -> None:
     """Start messages that are due at once."""
-    wishes = [(None, Envelope(kind=kind, id=f"m{n}", lane="short")) for n in numbers]
-    _ = [receipt async for receipt in starter.start_all(wishes)]
+    requests = [(None, Envelope(kind=kind, id=f"m{n}", lane="short")) for n in numbers]
+    _ = [receipt async for receipt in starter.start_all(requests)]
 
 
 async def fetch_runs(client: Client, kind: str) -> list[Sequence[HistoryEvent]]:

@@ -111,7 +111,7 @@ class ExpectedMessage:
                 self.payload = {**self.payload, "cycles": self.payload["cycles"] + 1}
 
     def run_steered(self, sent: list[Signal], now: Span) -> None:
-        """Let the handler be called once while signals come, whose wishes hold when it has ended."""
+        """Let the handler be called once while signals come, whose requests hold when it has ended."""
         standing: list[Signal] = []
         newest = dict(self.sources)
         for signal in sent:

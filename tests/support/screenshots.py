@@ -141,7 +141,7 @@ async def is_settled(client: Client) -> bool:
         ("State='has_parked'", 1),
     )
     counts = [(await client.count_workflows(f"{query} AND ExecutionStatus='Running'")).count for query, _ in queries]
-    return all(count >= least for count, (_, least) in zip(counts, queries, strict=True))
+    return all(count >= minimum for count, (_, minimum) in zip(counts, queries, strict=True))
 
 
 async def take_all(web: WebUi, folder: Path) -> None:

@@ -2,19 +2,26 @@
 
 import pytest
 
-from starter.intake.bridge.window import FEWEST, MOST, PACK_ROOM, STEP, WAITING, limits_of, size_for
+from starter.intake.bridge.window import PACK_ROOM, SIZE_MAX, SIZE_MIN, STEP, WAITING, limits_of, size_for
 
 
 @pytest.mark.parametrize(
     ("in_hand", "size"),
-    [(0, FEWEST), (64, FEWEST), (STEP, FEWEST + STEP), (30_000, 30_000 + FEWEST), (MOST - FEWEST, MOST), (MOST, MOST)],
+    [
+        (0, SIZE_MIN),
+        (64, SIZE_MIN),
+        (STEP, SIZE_MIN + STEP),
+        (30_000, 30_000 + SIZE_MIN),
+        (SIZE_MAX - SIZE_MIN, SIZE_MAX),
+        (SIZE_MAX, SIZE_MAX),
+    ],
 )
 def test_there_is_always_some_to_reach_for(in_hand: int, size: int) -> None:
     """A starter that takes a call each is given few, one that gathers for packs is given more as it takes more."""
     assert size_for(in_hand) == size
 
 
-@pytest.mark.parametrize("size", [FEWEST, 3 * FEWEST, MOST])
+@pytest.mark.parametrize("size", [SIZE_MIN, 3 * SIZE_MIN, SIZE_MAX])
 def test_few_wait_behind_those_under_way(size: int) -> None:
     """And one partition that is slow does not take all places."""
     limits = limits_of(size)
@@ -27,4 +34,4 @@ def test_few_wait_behind_those_under_way(size: int) -> None:
 
 def test_what_packs_are_gathered_for_fits() -> None:
     """Else the starter would wait for records that the window keeps from it, until it has idled for long enough."""
-    assert PACK_ROOM + FEWEST < MOST
+    assert PACK_ROOM + SIZE_MIN < SIZE_MAX

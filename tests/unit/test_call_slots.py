@@ -82,15 +82,15 @@ async def test_there_are_never_more_calls_than_slots() -> None:
     slots = CallSlots(7)
     chance = random.Random(5)
     calls = list[asyncio.Task[None]]()
-    at_work = most = 0
+    at_work = maximum = 0
 
     async def run(count: int) -> None:
-        nonlocal at_work, most
+        nonlocal at_work, maximum
         while count:
             taken = await slots.take(count)
             count -= taken
             at_work += taken
-            most = max(most, at_work)
+            maximum = max(maximum, at_work)
             calls.extend(asyncio.create_task(end()) for _ in range(taken))
 
     async def end() -> None:
@@ -107,7 +107,7 @@ async def test_there_are_never_more_calls_than_slots() -> None:
     await asyncio.gather(*batches, return_exceptions=True)
     await asyncio.gather(*calls)
 
-    assert most == 7
+    assert maximum == 7
     assert await slots.take(100) == 7
 
 

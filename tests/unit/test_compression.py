@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from shared.messages.json_value import encode_json
-from shared.temporal.compression import COMPRESSED_LEAST, EXPANDED_MAX, ZLIB, compress, decompress
+from shared.temporal.compression import COMPRESSED_MIN, EXPANDED_MAX, ZLIB, compress, decompress
 from shared.temporal.converter import DATA_CONVERTER
 
 CONVERTER = DATA_CONVERTER.payload_converter
@@ -25,7 +25,7 @@ def zipped(payload: Payload) -> Payload:
 @given(st.recursive(st.none() | st.integers(-(2**53), 2**53) | st.text(), st.lists, max_leaves=20))
 def test_a_compressed_value_is_read_as_if_it_were_not(value: Any) -> None:
     """With and without a type, and small values stay as they are."""
-    payload = Payload(metadata=JSON, data=encode_json([value, "x" * COMPRESSED_LEAST]))
+    payload = Payload(metadata=JSON, data=encode_json([value, "x" * COMPRESSED_MIN]))
     small = Payload(metadata=JSON, data=b"[1]")
     compressed = compress(payload)
 

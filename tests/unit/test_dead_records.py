@@ -199,7 +199,7 @@ def test_a_bad_option_is_refused_before_any_record_is_read(options: Options, sen
 
 def test_the_largest_record_is_read() -> None:
     """The limit counts value, key, and names and values of headers, and is reachable."""
-    most = b'"' + b"x" * (1_000_000 - 7) + b'"'
+    maximum = b'"' + b"x" * (1_000_000 - 7) + b'"'
 
-    assert refuse(record(most, {"h": b"x"}, b"k-1"), **MAPPED).field == "payload"  # and not the record
-    assert refuse(record(most, {"h": b"xx"}, b"k-1"), **MAPPED).field == "record"
+    assert refuse(record(maximum, {"h": b"x"}, b"k-1"), **MAPPED).field == "payload"  # and not the record
+    assert refuse(record(maximum, {"h": b"xx"}, b"k-1"), **MAPPED).field == "record"

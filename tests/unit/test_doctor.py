@@ -13,7 +13,7 @@ from starter.insight.doctor.kafka import Topic, check_topic
 from starter.insight.doctor.lanes import LaneWorkers, check_backlog, check_overdue
 from starter.insight.doctor.server import check_fairness, check_shards, check_version
 
-SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, least_in_sync=2)
+SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, min_in_sync=2)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, 
         ({"in_sync": 2}, Severity.WARNING, "not all replicas are there"),
         ({"in_sync": 1}, Severity.WRONG, "takes no record that has to be safe"),
         ({"leaderless": 1}, Severity.WRONG, "1 partition without a leader"),
-        ({"least_in_sync": 1}, Severity.WARNING, "counts as sent when one broker has it"),
-        ({"replicas": 1, "in_sync": 1, "least_in_sync": 1}, Severity.WARNING, "a disk that is lost"),
+        ({"min_in_sync": 1}, Severity.WARNING, "counts as sent when one broker has it"),
+        ({"replicas": 1, "in_sync": 1, "min_in_sync": 1}, Severity.WARNING, "a disk that is lost"),
         ({"replicas": 1, "in_sync": 1}, Severity.WRONG, "takes no record that has to be safe"),
     ],
 )

@@ -28,7 +28,7 @@ class Host:
     def __init__(self) -> None:
         self.limits = Limits("test")
         self.is_open = asyncio.Event()
-        self.at_once = self.most = self.calls = 0
+        self.at_once = self.maximum = self.calls = 0
 
     async def call(self, key: str = "host:a.example", held: Any = (), pace: Pace = PACE) -> Outcome | None:
         """Call a handler if it is a message's turn, else give the outcome of one that waits."""
@@ -41,7 +41,7 @@ class Host:
     async def _work(self) -> None:
         self.at_once += 1
         self.calls += 1
-        self.most = max(self.most, self.at_once)
+        self.maximum = max(self.maximum, self.at_once)
         await self.is_open.wait()
         await asyncio.sleep(0.01)
         self.at_once -= 1
@@ -69,7 +69,7 @@ async def test_no_more_calls_are_at_a_host_than_allowed_and_all_have_their_turn(
     async with asyncio.timeout(20):
         await asyncio.gather(*(host.visit() for _ in range(200)))
 
-    assert (host.calls, host.most) == (200, 2)
+    assert (host.calls, host.maximum) == (200, 2)
 
 
 async def test_a_handler_with_a_smaller_number_takes_no_more_turns_than_its_own() -> None:
@@ -85,7 +85,7 @@ async def test_a_handler_with_a_smaller_number_takes_no_more_turns_than_its_own(
     alone.is_open.set()
     await asyncio.gather(*others, *waiting)
 
-    assert alone.most <= 1
+    assert alone.maximum <= 1
 
 
 async def test_a_host_that_begins_to_hang_soon_keeps_nobody_waiting_in_the_process() -> None:

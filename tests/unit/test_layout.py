@@ -21,6 +21,14 @@ BOXES_MAX = 10
 METHODS_MAX = 20
 FIELDS_MAX = 12
 RECORD_MAX = 8  # methods of a record
+FORBIDDEN_WORDS = {
+    *("sight", "desk", "bury", "telling", "alike", "beside", "seldom", "most", "least", "fates", "wish", "wishes"),
+    *("strays", "lend"),
+}
+"""Words for which the field has others: view, loop, dead letter, telemetry, options, background, optional, max, min,
+outcomes, request, forwarded, share."""
+
+WHOLE_NAMES = {"at_most", "at_least"}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
 each_module = pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(ROOT)) for path in MODULES])
@@ -89,6 +97,21 @@ def _fields(node: ast.ClassDef) -> set[str]:
     inside = [each for method in _methods(node) for each in ast.walk(method)]
     targets = [each for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
     return declared | {each.attr for each in targets if ast.unparse(each.value) == "self"}
+
+
+@each_module
+def test_variables_have_the_words_of_the_field(path: Path) -> None:
+    """Parameters, attributes and variables, like modules and classes, of which the glossary has a test."""
+    names: set[str] = set()
+    for node in ast.walk(parse(path.read_text())):
+        if isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+
+    assert [name for name in names - WHOLE_NAMES if FORBIDDEN_WORDS & set(name.lower().split("_"))] == []
 
 
 @each_module

@@ -46,7 +46,7 @@ class Line:
         self.takes = takes
         self.turns = KeyTurns()
         self.calls: list[float] = []
-        self.asked = self.running = self.most = 0
+        self.asked = self.running = self.maximum = 0
         self._random = random.Random(seed)
         self._due: list[tuple[float, int, float, float]] = []  # moment, what, its slot or position or lease, seconds
         self._lost = 0.0
@@ -81,13 +81,13 @@ class Line:
             self.calls.append(now)
             if self.pace.at_once:
                 self.running += 1
-                self.most = max(self.most, self.running)
+                self.maximum = max(self.maximum, self.running)
                 took = self.takes + ROUND_TRIP
                 heapq.heappush(self._due, (now + took, _ENDS, response.lease_until, took))
 
         for position, look_at in response.later:
-            least = 0.5 if self.pace.at_once else 5.0
-            self._come_back(look_at, _IN_LINE, position, max(least, (look_at - now) / 8))
+            minimum = 0.5 if self.pace.at_once else 5.0
+            self._come_back(look_at, _IN_LINE, position, max(minimum, (look_at - now) / 8))
 
     def _come_back(self, moment: float, what: int, number: float, tolerance: float) -> None:
         if self._random.random() >= self._lost:
@@ -158,15 +158,17 @@ def test_nine_tenths_of_a_limit_are_used_while_messages_wait(
 
 
 @pytest.mark.parametrize(("at_once", "takes", "least"), [(1, 2.0, 0.8), (3, 2.0, 0.8), (50, 2.0, 0.6), (3, 20.0, 0.8)])
-def test_leases_are_never_more_than_allowed_and_nearly_always_in_use(at_once: int, takes: float, least: float) -> None:
+def test_leases_are_never_more_than_allowed_and_nearly_always_in_use(
+    at_once: int, takes: float, minimum: float
+) -> None:
     """Though nobody says when a call ends: messages in line come back by the mean time of the calls before."""
     line = Line(Pace.of(0, 0.0, at_once, LEASE), 0.0, seed=2, takes=takes)
     for _ in range(20_000):
         line.add(NOW)
     line.run(NOW + 600)
 
-    assert line.most == at_once
-    assert len(line.calls) * takes / 600 / at_once >= least
+    assert line.maximum == at_once
+    assert len(line.calls) * takes / 600 / at_once >= minimum
 
 
 def test_both_limits_hold_at_the_same_time() -> None:
@@ -176,7 +178,7 @@ def test_both_limits_hold_at_the_same_time() -> None:
         line.add(NOW)
     line.run(NOW + 300)
 
-    assert line.most <= 3
+    assert line.maximum <= 3
     assert most_in_window(line.calls, 60.0) <= 1 + 1.06 * 60
     assert len(line.calls) >= 0.85 * 300
 

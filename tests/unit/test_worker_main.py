@@ -48,7 +48,7 @@ def test_a_server_that_goes_away_while_workers_begin_is_told_apart(words: str, *
     ],
 )
 def test_as_many_processes_as_a_container_has_room_for(
-    tmp_path: Path, cgroup: str, files: Mapping[str, str], most: int | None
+    tmp_path: Path, cgroup: str, files: Mapping[str, str], maximum: int | None
 ) -> None:
     """One for each core of the quota, rounded up, and for each 512 MB, at least one; without limits one per core."""
     for name, text in files.items():
@@ -56,4 +56,4 @@ def test_as_many_processes_as_a_container_has_room_for(
         (tmp_path / name).write_text(text)
     cores = count_processes("0::/\n", tmp_path / "nothing")
 
-    assert count_processes(cgroup, tmp_path) == min(most or cores, cores)
+    assert count_processes(cgroup, tmp_path) == min(maximum or cores, cores)

@@ -31,7 +31,7 @@ from worker.lanes.cache import Cache, find_held_bytes
 from worker.lanes.runner import WrappingRunner
 
 CALLS_AT_ONCE = 4
-WAITING_MOST = 1000
+WAITING_MAX = 1000
 
 
 class Evictions:
@@ -40,7 +40,7 @@ class Evictions:
     def __init__(self) -> None:
         """Call it where the event loop of `tell` runs."""
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Queue[WorkflowExecution] = asyncio.Queue(WAITING_MOST)
+        self._waiting: asyncio.Queue[WorkflowExecution] = asyncio.Queue(WAITING_MAX)
 
     def note(self, workflow_id: str, run_id: str) -> None:
         """Note a run, from any thread; it is forgotten when too many wait, and then its next task costs more."""

@@ -23,7 +23,7 @@ from shared.temporal.workflow_calls import signal_beginning
 logger = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 10.0  # batches of packs end in bursts: a shorter window would take a burst for what a worker can do
-LEAST_PER_SECOND = 1.0  # a lower rate says nothing about what a worker can do
+PER_SECOND_MIN = 1.0  # a lower rate says nothing about what a worker can do
 WORTH_REPORTING = 1.1  # a new maximum is reported when it is at least the last reported one times this factor
 MEASURE_EVERY = timedelta(minutes=1)
 FIRST_AFTER = timedelta(seconds=10)  # by then, processes that were started together know of each other
@@ -31,7 +31,7 @@ FIRST_AFTER = timedelta(seconds=10)  # by then, processes that were started toge
 
 async def report_throughput(client: Client, prefix: str, lanes: Iterable[str], calls: Mapping[str, int]) -> None:
     """Watch how `calls` of handlers grow by lane, and report each new highest rate to the server; for ever."""
-    reported = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_REPORTING)
+    reported = dict.fromkeys(lanes, PER_SECOND_MIN / WORTH_REPORTING)
     while True:
         before = dict(calls)
         began = asyncio.get_running_loop().time()

@@ -23,8 +23,8 @@ from shared.temporal.search_attributes import attributes_at_start
 logger = logging.getLogger(__name__)
 
 # the range of Temporal's fairness weights
-LEAST = 0.001
-MOST = 1000.0
+WEIGHT_MIN = 0.001
+WEIGHT_MAX = 1000.0
 TENANTS_MAX = 1000  # the number of tenants whose weights Temporal keeps for a task queue
 
 
@@ -84,9 +84,9 @@ def read_weights(settings: Settings) -> dict[str, float]:
         except ValueError:
             weight = 0.0
 
-        if not (equals and tenant.strip() and LEAST <= weight <= MOST):
+        if not (equals and tenant.strip() and WEIGHT_MIN <= weight <= WEIGHT_MAX):
             raise InvalidSetting(
-                f"tenant_weights: {text!r} is no TENANT=WEIGHT with a weight from {LEAST:g} to {MOST:g}; "
+                f"tenant_weights: {text!r} is no TENANT=WEIGHT with a weight from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}; "
                 "write for example acme=3,trial=0.2"
             )
 

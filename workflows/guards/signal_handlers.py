@@ -12,8 +12,8 @@ from activities.server_calls import OPEN_SIGNALS
 from workflows.guards.sealed_signals import NO_KEY, NO_ROOM, SealedSignal, find_fate, read_opened
 from workflows.options import SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT
 
-OPEN_PAUSE_LEAST = timedelta(seconds=1)
-OPEN_PAUSE_MOST = timedelta(minutes=1)
+OPEN_PAUSE_MIN = timedelta(seconds=1)
+OPEN_PAUSE_MAX = timedelta(minutes=1)
 """How long to wait before what is held is tried again."""
 
 Handler = TypeVar("Handler", bound=Callable[..., None])
@@ -51,7 +51,7 @@ class IgnoresUnknownSignals:
 
     async def _open_all(self) -> None:
         """Ask for what is held all at once, so that what is opened together is applied in its order."""
-        pause = OPEN_PAUSE_LEAST
+        pause = OPEN_PAUSE_MIN
         while self.sealed:
             asked = list(self.sealed)
             self._has_more_sealed = False
@@ -71,7 +71,7 @@ class IgnoresUnknownSignals:
             try:
                 await workflow.wait_condition(lambda: self._has_more_sealed, timeout=pause)
             except TimeoutError:
-                pause = min(2 * pause, OPEN_PAUSE_MOST)
+                pause = min(2 * pause, OPEN_PAUSE_MAX)
 
     def _settle(self, held: SealedSignal, payloads: Sequence[str] | None) -> None:
         if payloads is None:

@@ -34,8 +34,8 @@ class RunLimit:
         # packs that were filled together would all continue as new in the same minutes, again and again
         is_first = workflow.info().continued_run_id is None
         share = settings.cycles_in_first_run if is_first else settings.cycles_per_run
-        most = max(len(self._pack.messages) * share, options.CONTINUE_AS_NEW_MIN)
-        return self._batches.ended_cycles > most or self.is_history_long
+        maximum = max(len(self._pack.messages) * share, options.CONTINUE_AS_NEW_MIN)
+        return self._batches.ended_cycles > maximum or self.is_history_long
 
     @property
     def is_history_long(self) -> bool:

@@ -94,8 +94,8 @@ def _read_seconds(given: Mapping[str, Any], name: str) -> timedelta | None:
         return None
 
     if not _is_seconds(value):
-        most = HORIZON.total_seconds()
-        raise VisitRefused(f"payload.{name}: is {str(value)[:40]!r}; give seconds from 1 to {most:.0f}")
+        maximum = HORIZON.total_seconds()
+        raise VisitRefused(f"payload.{name}: is {str(value)[:40]!r}; give seconds from 1 to {maximum:.0f}")
 
     return timedelta(seconds=value)
 

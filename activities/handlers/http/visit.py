@@ -71,8 +71,8 @@ async def _visit(plan: VisitPlan, ctx: Context) -> VisitResponse:
 def _follow(url: URL, response: aiohttp.ClientResponse) -> URL:
     target = read_redirect(response.headers["Location"], url)
     if target == url:
-        wish = "and sets a cookie, which no visit sends" if "Set-Cookie" in response.headers else "as it is"
-        raise RetryLater(f"{show_url(url)} redirects to itself {wish}; it will be asked again")
+        remark = "and sets a cookie, which no visit sends" if "Set-Cookie" in response.headers else "as it is"
+        raise RetryLater(f"{show_url(url)} redirects to itself {remark}; it will be asked again")
 
     return target
 

@@ -183,8 +183,8 @@ def _read_earliest(value: Any, where: str) -> timedelta | datetime:
 def _read_duration(value: Any, where: str) -> timedelta:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and math.isfinite(value):
-        most = HORIZON.total_seconds() + 1  # dormice clamps it, and says so
-        return timedelta(seconds=min(max(value, -most), most))
+        maximum = HORIZON.total_seconds() + 1  # dormice clamps it, and says so
+        return timedelta(seconds=min(max(value, -maximum), maximum))
     if isinstance(value, str) and value.startswith(("P", "-P")):
         try:
             return _DURATION.validate_python(value)

@@ -19,7 +19,7 @@ from starter.local.terminal import has_foreground
 if TYPE_CHECKING:
     from starter.insight.board.reader import BoardReader
 
-INTERVAL, INTERVAL_LEAST, INTERVAL_MOST = (timedelta(seconds=seconds) for seconds in (2, 0.5, 3600))
+INTERVAL, INTERVAL_MIN, INTERVAL_MAX = (timedelta(seconds=seconds) for seconds in (2, 0.5, 3600))
 
 EPILOG = """\
 On a terminal it keeps a board up to date: what is wrong first (lanes that stand still or are behind, workers that have
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.insight.board.reader import BoardReader
 
-    if not INTERVAL_LEAST <= args.interval <= INTERVAL_MOST:
+    if not INTERVAL_MIN <= args.interval <= INTERVAL_MAX:
         given = format_seconds(args.interval.total_seconds())
         raise InvalidSetting(f"--interval: is {given}; give 500ms to 1h")
     stopping = asyncio.Event()

@@ -13,7 +13,7 @@ from activities.registry import Registry, declared_packs, envelope_rules
 from shared.errors import InvalidEnvelope
 from shared.settings import Settings
 from starter.extras.outbox.rows import OutboxRow, RowName, RowReader
-from starter.starting.bulk import BulkStarter, Wish
+from starter.starting.bulk import BulkStarter, Request
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
 PATIENCE = timedelta(seconds=10)
@@ -78,16 +78,16 @@ class BatchSender:
 
     async def _read(
         self, pages: AsyncIterable[Iterable[OutboxRow]], outcome: BatchOutcome
-    ) -> AsyncIterator[list[tuple[RowName, Wish]]]:
+    ) -> AsyncIterator[list[tuple[RowName, Request]]]:
         async for page in pages:
-            wishes: list[tuple[RowName, Wish]] = []
+            requests: list[tuple[RowName, Request]] = []
             for row in page:
                 try:
-                    wishes.append((row.name, self.reader.read(row)))
+                    requests.append((row.name, self.reader.read(row)))
                 except InvalidEnvelope as exc:
                     outcome.failed[row.name] = str(exc)
                     outcome.counts[StartOutcome.REJECTED] += 1
-            yield wishes
+            yield requests
 
 
 def _note(receipt: Receipt[RowName], outcome: BatchOutcome) -> None:

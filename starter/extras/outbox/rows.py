@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 from shared.errors import InvalidEnvelope
 from shared.messages.envelope import EnvelopeRules, parse_envelope, parse_envelope_fast
 from shared.messages.json_value import parse_json
-from starter.starting.bulk import Wish
+from starter.starting.bulk import Request
 from starter.starting.delivery import Delivery
 
 WHITESPACE_SHARE = 4
@@ -73,7 +73,7 @@ class RowReader:
         """The longest payload that is read at all, in bytes of its text."""
         return self.rules.payload_max_bytes * WHITESPACE_SHARE
 
-    def read(self, row: OutboxRow) -> Wish:
+    def read(self, row: OutboxRow) -> Request:
         """Give the envelope of a start, and the delivery of what changes a message; raises InvalidEnvelope."""
         if row.action not in ACTIONS:
             raise InvalidEnvelope("action", f"is {row.action[:40]!r}; write {', '.join(ACTIONS)}")

@@ -165,10 +165,10 @@ class OutboxTable:
 
     def _write(self, statement: str) -> str:
         own = {"table": self.name}
-        beside = ("order", "failed", "notify", "retry")
+        kinds = ("order", "failed", "notify", "retry")
         own |= {what: f"{self.name}_{what}" for what in ("notify", "retry")}
         names = {what: _quote(*filter(None, (self.schema, name))) for what, name in own.items()}
-        names |= {f"{what}_name": _quote(f"{self.name}_{what}") for what in beside}
+        names |= {f"{what}_name": _quote(f"{self.name}_{what}") for what in kinds}
         literal = names["table"].replace("'", "''")
         return statement.format(columns=_COLUMNS, literal=literal, channel=CHANNEL, **names)
 

@@ -78,15 +78,15 @@ def _read_workload(args: argparse.Namespace) -> "Workload":
         "tolerance": (timedelta(0), HORIZON),
     }
     given = {name: getattr(args, name) for name in spans}
-    for name, (least, most) in spans.items():
-        if given[name] is not None and not least <= given[name] <= most:
-            shown = map(_show_span, (given[name], least, most))
+    for name, (minimum, maximum) in spans.items():
+        if given[name] is not None and not minimum <= given[name] <= maximum:
+            shown = map(_show_span, (given[name], minimum, maximum))
             raise InvalidSetting("--{}: is {}; give a time from {} to {}".format(name.replace("_", "-"), *shown))
     numbers = (("messages", 1, MESSAGES_MAX), ("pack_messages", 1, PACK_MAX), ("herd", 0, args.messages))
-    for name, least, most in numbers:
-        if not least <= (value := getattr(args, name)) <= most:
+    for name, minimum, maximum in numbers:
+        if not minimum <= (value := getattr(args, name)) <= maximum:
             option = name.replace("_", "-")
-            raise InvalidSetting(f"--{option}: is {value:,}; give a number from {least} to {most:,}")
+            raise InvalidSetting(f"--{option}: is {value:,}; give a number from {minimum} to {maximum:,}")
     fields = {name: getattr(args, name) for name in ("messages", "starts_per_day", "herd", "pack_messages")}
     return Workload(**fields, **{name: span.total_seconds() for name, span in given.items() if span is not None})
 

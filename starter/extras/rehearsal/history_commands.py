@@ -86,10 +86,10 @@ def _read_options(args: argparse.Namespace) -> "GeneratorOptions":
         "rhythm": (0.0, 1.0),
         "peak": (0.0, 24.0),
     }
-    for name, (least, most) in limits.items():
-        if not least <= (value := getattr(args, name)) <= most:
+    for name, (minimum, maximum) in limits.items():
+        if not minimum <= (value := getattr(args, name)) <= maximum:
             option = name.replace("_", "-")
-            raise InvalidSetting(f"--{option}: is {value:,}; give a number from {least:,g} to {most:,g}")
+            raise InvalidSetting(f"--{option}: is {value:,}; give a number from {minimum:,g} to {maximum:,g}")
     if not timedelta(0) < args.length <= HORIZON:
         raise InvalidSetting(f"--length: is {args.length}; give more than nothing, and at most {HORIZON.days} d")
     names = (*limits, "length", "within", "seed")

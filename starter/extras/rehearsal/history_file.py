@@ -19,7 +19,7 @@ from starter.extras.rehearsal.simulation import ChangeHistory
 from starter.intake.files.columns import UnreadableValue, to_text
 from starter.intake.files.rows import SUFFIXES
 
-MOMENT_LEAST = -MOMENT_MAX
+MOMENT_MIN = -MOMENT_MAX
 Cells = tuple[Any, Any]
 """The id and the moment of one row, as they were read."""
 
@@ -65,7 +65,7 @@ def read_moment(value: Any) -> int:
         return to_microseconds(value)
 
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not MOMENT_LEAST < value < MOMENT_MAX:
+        if not MOMENT_MIN < value < MOMENT_MAX:
             raise ValueError(f"is {value}, too many for seconds since 1970; give seconds, not milliseconds")
         return round(value * 1_000_000)
 
@@ -191,12 +191,12 @@ def write_history(path: Path, rows: Iterable[tuple[str, int | None]]) -> int:
         raise GiveUp(f"{path}: histories are written as CSV or Parquet; let the name end in .csv or .parquet")
 
     cells = ((name, None if moment is None else to_datetime(moment)) for name, moment in rows)
-    beside = path.with_name(f".{path.name}.part")
+    unfinished = path.with_name(f".{path.name}.part")
     try:
-        count = _write_csv(beside, cells) if form == "csv" else _write_parquet(beside, cells)
-        beside.replace(path)
+        count = _write_csv(unfinished, cells) if form == "csv" else _write_parquet(unfinished, cells)
+        unfinished.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
     return count
 

@@ -66,10 +66,10 @@ def draw(rehearsal: Rehearsal) -> bytes:
     points = [(each.name, each.per_day, each.freshness, each.is_reference) for each in rehearsal.policies]
     days = (period.end - period.begin) / DAY
     drawn = [per_day * days for _, per_day, _, _ in points if per_day]
-    least, most = (min(drawn) / ROOM, max(drawn) * ROOM) if drawn else (1.0, 10.0)
-    budgets = [least * (most / least) ** (n / CURVE_POINTS) for n in range(CURVE_POINTS + 1)]
+    minimum, maximum = (min(drawn) / ROOM, max(drawn) * ROOM) if drawn else (1.0, 10.0)
+    budgets = [minimum * (maximum / minimum) ** (n / CURVE_POINTS) for n in range(CURVE_POINTS + 1)]
     curves = {
-        "optimum, by the formula": trace_optimum(pages, least, most),
+        "optimum, by the formula": trace_optimum(pages, minimum, maximum),
         "uniform, by the formula": [(each, expected_freshness(pages, share_evenly(pages, each))) for each in budgets],
     }
 

@@ -88,15 +88,15 @@ def expected_freshness(pages: Mapping[int, int], frequencies: Mapping[int, float
     return fresh / sum(pages.values())
 
 
-def trace_optimum(pages: Mapping[int, int], least: float, most: float) -> list[tuple[float, float]]:
+def trace_optimum(pages: Mapping[int, int], minimum: float, maximum: float) -> list[tuple[float, float]]:
     """Give visits of all pages together, between two numbers, and the highest mean freshness for each."""
     found: list[tuple[float, float]] = []
     price = 1.0
     visits = 0.0
-    while any(pages) and visits < most:
+    while any(pages) and visits < maximum:
         frequencies = {count: _find_frequency(count, price * count) for count in pages}
         visits = sum(pages[count] * each for count, each in frequencies.items())
-        if least <= visits <= most:
+        if minimum <= visits <= maximum:
             found.append((visits, expected_freshness(pages, frequencies)))
         price *= 0.8
 

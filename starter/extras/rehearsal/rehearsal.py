@@ -18,7 +18,7 @@ SAMPLE_PAGES = 2_000
 """Pages on which the factor for a budget is sought before it is tried on all."""
 
 FACTOR_STEPS = 30
-USED_LEAST = 0.998
+USED_MIN = 0.998
 """The share of a budget that is used before a factor is good enough."""
 
 FACTOR_MAX = 2.0**40
@@ -267,7 +267,7 @@ class _Pacing:
             low = high
             high = high * 2
         for _ in range(FACTOR_STEPS):
-            if visits >= USED_LEAST * allowed:
+            if visits >= USED_MIN * allowed:
                 break
             middle = (low + high) / 2
             if (tried := count(middle)) > allowed:

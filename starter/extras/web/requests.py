@@ -99,15 +99,15 @@ def check_media_type(request: Request, *wanted: str) -> None:
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence, "Content-Type")
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request, maximum: int) -> bytes:
     """Read a body of at most so many bytes."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in read_parts(request):
                 body += part
-                if len(body) > most:
-                    sentence = f"body: has more than {most} bytes; keep bulk data elsewhere"
+                if len(body) > maximum:
+                    sentence = f"body: has more than {maximum} bytes; keep bulk data elsewhere"
                     raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, "body")
     except TimeoutError as exc:
         sentence = f"body: did not come within {BODY_SECONDS:.0f} s; send it again"
@@ -229,13 +229,13 @@ def read_flag(query: Mapping[str, str], name: str, default: bool) -> bool:  # no
     return _TRUTH[text]
 
 
-def read_number(query: Mapping[str, str], name: str, default: int | None, least: int, most: int) -> int | None:
+def read_number(query: Mapping[str, str], name: str, default: int | None, minimum: int, maximum: int) -> int | None:
     """Read a parameter that is a whole number within bounds."""
     if (text := query.get(name)) is None:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 19) or not least <= int(text) <= most:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19) or not minimum <= int(text) <= maximum:
         raise Problem(
-            HTTPStatus.BAD_REQUEST, f"{name}: is {text[:60]!r}; give a whole number from {least} to {most}", name
+            HTTPStatus.BAD_REQUEST, f"{name}: is {text[:60]!r}; give a whole number from {minimum} to {maximum}", name
         )
     return int(text)
 

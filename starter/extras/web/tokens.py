@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 from shared.errors import InvalidSetting
 from starter.extras.web.problems import Problem
 
-TOKEN_LEAST = 16
+TOKEN_MIN = 16
 SESSION_SECONDS = 12 * 3600
 _FIELDS = ("token", "write", "kinds", "tenants")
 
@@ -134,8 +134,8 @@ def _read(path: Path, name: str, table: Any) -> tuple[bytes, Access]:
     token = given.get("token")
     may_write = given.get("write", False)
 
-    if not isinstance(token, str) or len(token) < TOKEN_LEAST:
-        flaw = f"token has fewer than {TOKEN_LEAST} characters"
+    if not isinstance(token, str) or len(token) < TOKEN_MIN:
+        flaw = f"token has fewer than {TOKEN_MIN} characters"
         raise InvalidSetting(f"{where}: {flaw}; take what 'openssl rand -hex 24' gives")
 
     if not isinstance(may_write, bool):

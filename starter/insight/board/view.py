@@ -20,7 +20,7 @@ WORD_WIDTH = 8
 KIND_WIDTH = 30
 NAME_WIDTH = 40
 DUE_WIDTH = 4
-NAME_LEAST = 12
+NAME_MIN = 12
 """Columns that the names of a table have at least; with less, its rows are lists."""
 GAP = 2
 """Columns between those of a table."""
@@ -158,7 +158,7 @@ class _FittingTable:
         """Draw it for the width that there is."""
         names, *columns = zip(self._header, *((name, *cells) for name, cells in self._rows), strict=True)
         numbers = sum(GAP + max(map(_measure, column)) for column in columns)
-        needed = min(NAME_LEAST, max(map(_measure, names)))
+        needed = min(NAME_MIN, max(map(_measure, names)))
         if numbers + needed <= options.max_width:
             yield self._draw_table()
         else:

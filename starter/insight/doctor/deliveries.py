@@ -16,7 +16,7 @@ from starter.insight.doctor.checks import Finding, fine, warning
 from starter.local.terminal import plural
 
 FETCH_SECONDS = 5.0
-LOST_LEAST = 10
+LOST_MIN = 10
 LOST_SHARE = 0.001
 """Fewer than that, or a smaller share of all, are no cause for complaint: a restart or a busy minute."""
 
@@ -77,7 +77,7 @@ def count_deliveries(text: str) -> Deliveries:
 def check_deliveries(found: Deliveries) -> Finding:
     """Report whether the server is too slow to give its tasks to workers."""
     seen = f"{found.lost:,} of {plural(found.tried, 'workflow task')} since the server began"
-    if found.lost < max(LOST_LEAST, LOST_SHARE * found.tried):
+    if found.lost < max(LOST_MIN, LOST_SHARE * found.tried):
         return fine(f"{seen} had to be delivered twice")
     seen += " were delivered to nobody at first: their messages waited until the task's timeout"
     return warning(seen, "give the server's database a faster disk, or the server more processors or history shards")

@@ -28,7 +28,7 @@ class Topic:
     leaderless: int
     replicas: int
     in_sync: int
-    least_in_sync: int
+    min_in_sync: int
     """How many replicas must have a record before it counts as sent."""
 
 
@@ -104,14 +104,14 @@ class Kafka:
 def check_topic(topic: Topic) -> Finding:
     """Find out whether a topic takes records, and whether it survives the loss of a broker."""
     name = topic.name
-    copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.least_in_sync}"
+    copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.min_in_sync}"
     seen = f"{plural(topic.partitions, 'partition')}, {copies}"
     if topic.leaderless:
         return wrong(f"{seen}: {plural(topic.leaderless, 'partition')} without a leader", f"{BRING_BACK} them", name)
 
-    if topic.in_sync < topic.least_in_sync:
+    if topic.in_sync < topic.min_in_sync:
         remedy = f"{BRING_BACK} the others"
-        if topic.replicas < topic.least_in_sync:
+        if topic.replicas < topic.min_in_sync:
             remedy = f"set {IN_SYNC} to {max(topic.replicas - 1, 1)}, or give it more replicas"
         return wrong(f"{seen}: takes no record that has to be safe", remedy, name)
 
@@ -122,7 +122,7 @@ def check_topic(topic: Topic) -> Finding:
 
     if topic.in_sync < topic.replicas:
         return warning(f"{seen}: not all replicas are there", f"{BRING_BACK} the others", name)
-    if topic.least_in_sync == 1:
+    if topic.min_in_sync == 1:
         return warning(f"{seen}: a record counts as sent when one broker has it", f"set {IN_SYNC} to 2", name)
     return fine(seen, about=name)
 
@@ -130,7 +130,7 @@ def check_topic(topic: Topic) -> Finding:
 async def _describe(admin: Any, wanted: set[str]) -> dict[str, Topic]:
     """Describe the wanted topics that exist; asking for a topic by its name would create it on some brokers."""
     described = [topic for topic in await admin.describe_topics() if topic["topic"] in wanted]
-    least = await _read_least_in_sync(admin, [topic["topic"] for topic in described])
+    minimum = await _read_min_in_sync(admin, [topic["topic"] for topic in described])
     return {
         topic["topic"]: Topic(
             name=topic["topic"],
@@ -138,13 +138,13 @@ async def _describe(admin: Any, wanted: set[str]) -> dict[str, Topic]:
             leaderless=sum(partition["leader"] < 0 for partition in topic["partitions"]),
             replicas=min(len(partition["replicas"]) for partition in topic["partitions"]),
             in_sync=min(len(partition["isr"]) for partition in topic["partitions"]),
-            least_in_sync=least.get(topic["topic"], 1),
+            min_in_sync=minimum.get(topic["topic"], 1),
         )
         for topic in described
     }
 
 
-async def _read_least_in_sync(admin: Any, names: Sequence[str]) -> dict[str, int]:
+async def _read_min_in_sync(admin: Any, names: Sequence[str]) -> dict[str, int]:
     """Give min.insync.replicas of topics; those whose configuration this user may not see are left out."""
     resource: Any = importlib.import_module("aiokafka.admin.config_resource").ConfigResource
     if not names:

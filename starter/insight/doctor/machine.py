@@ -20,7 +20,7 @@ from worker.lanes.starting import check_lanes, read_weights
 SPARE_FILES = 100
 """Files that a process opens besides its handlers' connections: for the server, Kafka, its modules and logs."""
 
-DISK_LEAST_BYTES = 1024**3
+DISK_BYTES_MIN = 1024**3
 """A database that can't grow takes no start, no signal and no outcome: warn while there is time to act."""
 
 
@@ -80,7 +80,7 @@ def _check_disk(data: Path) -> Finding:
         free = shutil.disk_usage(data).free
     except OSError as exc:
         return wrong(f"{data} can't be looked at ({exc.strerror})", "correct its rights")
-    if free < DISK_LEAST_BYTES:
+    if free < DISK_BYTES_MIN:
         remedy = "make room, or move the folder to a larger disk while the server is stopped"
         return warning(f"{free / 1e9:.2f} GB are free for {data}", remedy)
 

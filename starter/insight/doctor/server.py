@@ -41,11 +41,11 @@ TRIED_FROM = "1.30"
 FAIR_FROM = "1.32"
 """Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, fixed in pull request 11048."""
 
-RETENTION_LEAST = timedelta(days=1)
-SKEW_MOST_SECONDS = 2.0
+RETENTION_MIN = timedelta(days=1)
+SKEW_SECONDS_MAX = 2.0
 """Twice the shortest delay a message may have."""
 
-SHARDS_LEAST = 512
+SHARDS_MIN = 512
 """Temporal's own default; the embedded server has one shard, as its database could not handle more."""
 
 EMBEDDED_STORE = "sqlite"
@@ -131,7 +131,7 @@ class Server:
     async def _check_retention(self) -> Finding:
         retention = self._namespace.config.workflow_execution_retention_ttl.ToTimedelta()
         seen = f"a finished message is known for {format_seconds(retention.total_seconds())}"
-        if retention < RETENTION_LEAST:
+        if retention < RETENTION_MIN:
             remedy = self._with_namespace("temporal operator namespace update") + " --retention 72h"
             return warning(f"{seen}: what is sent again later starts it anew", remedy)
         return fine(seen)
@@ -202,7 +202,7 @@ class Server:
 
     async def _check_clock(self) -> Finding:
         skew, within = await measure_skew(self.client, self.settings.task_queue_prefix, self.now)
-        if abs(skew) - within <= SKEW_MOST_SECONDS:
+        if abs(skew) - within <= SKEW_SECONDS_MAX:
             return fine(f"at most {format_seconds(abs(skew) + within)} from the server's")
         word = "ahead of" if skew > 0 else "behind"
         seen = f"this machine is {format_seconds(abs(skew))} {word} the server: messages run as much too early or late"
@@ -268,9 +268,9 @@ def check_shards(store: str, shards: int) -> Finding:
     if not shards:
         return unknown("the server does not tell how many history shards it has")
     seen = f"{store}, {plural(shards, 'history shard')}"
-    if shards < SHARDS_LEAST:
+    if shards < SHARDS_MIN:
         remedy = "before there are many messages, make a new cluster with numHistoryShards of 4096"
-        return warning(f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more", remedy)
+        return warning(f"{seen}, fixed for good: millions of messages need {SHARDS_MIN} or more", remedy)
 
     return fine(seen)
 

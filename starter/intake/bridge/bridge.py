@@ -21,7 +21,7 @@ from starter.intake.bridge.offsets import Assignment, CommittedOffset, Partition
 from starter.intake.bridge.pending_record import RecordSpans, decode_records
 from starter.intake.bridge.record_scheduler import RecordScheduler
 from starter.intake.bridge.watchdog import LOOKS, Watchdog
-from starter.intake.bridge.window import FEWEST, limits_of
+from starter.intake.bridge.window import SIZE_MIN, limits_of
 from starter.records.formats import Formats
 from starter.records.record import to_record
 from starter.starting.bulk import BulkStarter
@@ -86,7 +86,7 @@ class Bridge(ConsumerRebalanceListener):
         self.options = options
         self._formats = formats
         self.starter = starter
-        self.scheduler = RecordScheduler(limits_of(FEWEST))
+        self.scheduler = RecordScheduler(limits_of(SIZE_MIN))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry, options.group)
         outcomes = RecordOutcomes(self.scheduler, self.assignment, formats)
@@ -105,13 +105,13 @@ class Bridge(ConsumerRebalanceListener):
         self._consumer.subscribe(self.options.topics, listener=self)
         await self._consumer.start()
         delivering = asyncio.create_task(self.delivery_loop.run())
-        beside = (
+        background = (
             self._consume(),
             _repeat(COMMIT_EVERY_SECONDS, self.commit),
             _repeat(ENDS_EVERY_SECONDS, self._fetch_end_offsets),
             _repeat(self.options.patience.total_seconds() / (2 * LOOKS), self._watch),
         )
-        working = [delivering, *(asyncio.create_task(work) for work in beside)]
+        working = [delivering, *(asyncio.create_task(work) for work in background)]
 
         stop = asyncio.create_task(stopping.wait())
         try:

@@ -16,7 +16,7 @@ from starter.intake.bridge.record_scheduler import RecordScheduler
 from starter.intake.bridge.window import STEP, Window
 from starter.records.formats import Formats
 from starter.records.record import Record
-from starter.starting.bulk import BulkStarter, Wish
+from starter.starting.bulk import BulkStarter, Request
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
@@ -66,7 +66,7 @@ class DeliveryLoop:
     write_dead_letter: WriteDeadLetter
     spans: RecordSpans
     _deliveries: asyncio.Queue[list[PendingRecord] | None] = field(default_factory=asyncio.Queue, init=False)
-    _beside: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
+    _background: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
     _is_closed: bool = field(default=False, init=False)
     _is_pumping: bool = field(default=False, init=False)
     _log_throttle: LogThrottle = field(default_factory=LogThrottle, init=False)
@@ -74,7 +74,7 @@ class DeliveryLoop:
 
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
-        async for receipts in self.starter.start_groups(self._wishes()):
+        async for receipts in self.starter.start_groups(self._requests()):
             if isinstance(receipts, ChunkReceipts) and not receipts.others:
                 self._handle_started(receipts.tags)
             else:
@@ -99,7 +99,7 @@ class DeliveryLoop:
 
         for pending in taken:
             if pending.dead is not None:
-                self._run_beside(self._write_dead_letter(pending, pending.dead.error_class, str(pending.dead)))
+                self._run_in_background(self._write_dead_letter(pending, pending.dead.error_class, str(pending.dead)))
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -109,11 +109,11 @@ class DeliveryLoop:
         """End `run` and all waiting retries; the next bridge repeats what is still under way."""
         self.close()
         self._deliveries.put_nowait(None)
-        for task in self._beside:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
 
-    async def _wishes(self) -> AsyncIterator[list[tuple[PendingRecord, Wish]]]:
+    async def _requests(self) -> AsyncIterator[list[tuple[PendingRecord, Request]]]:
         while True:
             if self._deliveries.empty():  # the starter asks for more, so the window has grown
                 self.pump()
@@ -145,9 +145,9 @@ class DeliveryLoop:
         if receipt.outcome is StartOutcome.FAILED:
             pending.attempts += 1
             self._log_failure(pending, receipt)
-            self._run_beside(self._deliver_later(pending))
+            self._run_in_background(self._deliver_later(pending))
         elif receipt.outcome is StartOutcome.REJECTED:
-            self._run_beside(self._write_dead_letter(pending, REFUSED, receipt.reason))
+            self._run_in_background(self._write_dead_letter(pending, REFUSED, receipt.reason))
         else:
             self._acknowledge([pending], receipt.outcome)
 
@@ -191,7 +191,7 @@ class DeliveryLoop:
         self._is_pumping = False
         self.pump()
 
-    def _run_beside(self, work: Awaitable[None]) -> None:
+    def _run_in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -125,7 +125,7 @@ class RecordScheduler:
         """Give the records that may begin now; each is under way until it is finished."""
         taken: list[PendingRecord] = []
         turns = self._turns
-        most = self._limits.in_flight_per_partition
+        maximum = self._limits.in_flight_per_partition
 
         places = self._limits.in_flight - self._in_flight
         while turns and len(taken) < places:
@@ -134,7 +134,7 @@ class RecordScheduler:
             lane.in_flight += 1
             self._under_way[id(record)] = record
             taken.append(record)
-            if lane.ready and lane.in_flight < most:
+            if lane.ready and lane.in_flight < maximum:
                 turns.append(lane)
             else:
                 lane.is_in_turn = False

@@ -4,11 +4,11 @@ from functools import lru_cache
 
 from starter.intake.bridge.record_scheduler import InFlightLimits
 
-FEWEST = 1_000
-MOST = 100_000
+SIZE_MIN = 1_000
+SIZE_MAX = 100_000
 """Limits for records under way. The lower one keeps the starter busy, the upper one bounds the memory."""
 
-PACK_ROOM = MOST * 4 // 5
+PACK_ROOM = SIZE_MAX * 4 // 5
 """Limit of records gathered for large chunks, which cost least; the rest of the window is for those being sent."""
 
 STEP = 100
@@ -19,14 +19,14 @@ WAITING = 5_000
 
 
 def size_for(in_hand: int) -> int:
-    """Say how many records may be under way: those `in_hand`, which the starter works on, and `FEWEST` more.
+    """Say how many records may be under way: those `in_hand`, which the starter works on, and `SIZE_MIN` more.
 
     The starter takes only what it has room for, so memory depends on that room, and not on the lag or the pace.
     """
-    return min(in_hand // STEP * STEP + FEWEST, MOST)
+    return min(in_hand // STEP * STEP + SIZE_MIN, SIZE_MAX)
 
 
-@lru_cache(maxsize=MOST // STEP)
+@lru_cache(maxsize=SIZE_MAX // STEP)
 def limits_of(in_flight: int) -> InFlightLimits:
     """Give the limits for `in_flight` records under way, and for some more that wait."""
     share = in_flight // 2  # one slow partition leaves room for the others

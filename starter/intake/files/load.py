@@ -157,7 +157,7 @@ class Load:
                         self.examples.append(envelope)
                     self.summary.valid += 1
             else:
-                async for receipt in starter.start_all(self._wishes()):
+                async for receipt in starter.start_all(self._requests()):
                     self._take(receipt)
 
             is_complete = not self.is_stopped and self.flaw is None
@@ -189,7 +189,7 @@ class Load:
             return row.number
         return hash((row.fields.get("kind"), str(row.fields.get("id"))))
 
-    async def _wishes(self) -> AsyncIterator[tuple[Row, Envelope | Delivery]]:
+    async def _requests(self) -> AsyncIterator[tuple[Row, Envelope | Delivery]]:
         session = self._source.fingerprint
         async for row, envelope in self._envelopes():
             is_upsert = self.options.upserts

@@ -13,7 +13,7 @@ from shared.lanes import LANES, task_queue
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from starter.steering.selection import quote
 
-ATTEMPTS_LEAST = 2
+ATTEMPTS_MIN = 2
 """A task that failed once is tried again at once, and may then succeed."""
 
 PAGE_SIZE = 20
@@ -52,7 +52,7 @@ async def find_standstill(client: Client, workflow_id: str, run_id: str | None =
 async def to_standstill(client: Client, described: WorkflowExecutionDescription) -> FailingWorkflow | None:
     """Do what `find_standstill` does for a workflow that is described already."""
     attempts = described.raw_description.pending_workflow_task.attempt
-    if attempts < ATTEMPTS_LEAST:
+    if attempts < ATTEMPTS_MIN:
         return None
 
     async for event in read_backwards(client, described.id, described.run_id):

@@ -26,7 +26,7 @@ from starter.steering.status.failing_workflows import (
     to_standstill,
 )
 
-TRIED_MOST = 20
+TRIED_MAX = 20
 """Most signals among which the harmful one is looked for, because each is tried for some seconds."""
 
 WATCH_SECONDS = 15.0
@@ -74,7 +74,7 @@ async def repair(client: Client, failing: FailingWorkflow, *, without_signals: b
         return RepairResult(attempt.run_id, _name(attempt.signals), [])
 
     # one that comes meanwhile is the last of them
-    for left_out in range(min(len(attempt.signals), TRIED_MOST)):
+    for left_out in range(min(len(attempt.signals), TRIED_MAX)):
         await attempt.begin(lambda number, left_out=left_out: number != left_out)
         is_sound = await attempt.is_sound()
         if is_sound:

@@ -21,7 +21,7 @@ from starter.steering.stored.stored_pack import read_stored
 
 SAMPLE = 40
 """Histories of a kind that are read in place of all: a hash decides which ids a pack holds, so some stand for all."""
-SAMPLE_LEAST = 5
+SAMPLE_MIN = 5
 SAMPLES_MAX = 100
 """With many kinds samples are smaller, so that all are no more than the second of these, but never below the first.
 A history takes some 10 ms of the processor."""
@@ -178,7 +178,7 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
                 else:
                     kinds[kind].whole.append(CountedPack(kind, counts, ran_until))
 
-        size = min(SAMPLE, max(SAMPLE_LEAST, SAMPLES_MAX // max(1, len(kinds))))
+        size = min(SAMPLE, max(SAMPLE_MIN, SAMPLES_MAX // max(1, len(kinds))))
         for kind, known in kinds.items():
             found += known.whole
             found += await _complete(client, kind, known.begun, size)

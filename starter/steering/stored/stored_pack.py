@@ -83,8 +83,8 @@ class StoredPack:
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages with which the pack would answer the query `page`."""
         after = request.get("after", "")
-        most = min(request.get("limit", PAGE_MAX), PAGE_MAX)
-        return list(islice((message for message in self.list(request) if message["id"] > after), most))
+        maximum = min(request.get("limit", PAGE_MAX), PAGE_MAX)
+        return list(islice((message for message in self.list(request) if message["id"] > after), maximum))
 
     def list(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give all messages that a request to the query `page` selects, as the pack would, by id."""

@@ -18,11 +18,11 @@ class Suspects(dict[str, int]):
 
     def batches(self) -> dict[str, int]:
         """Give what is more than one message a batch."""
-        return {message_id: most for message_id, most in sorted(self.items()) if most > 1}
+        return {message_id: maximum for message_id, maximum in sorted(self.items()) if maximum > 1}
 
-    def add(self, message_id: str, most: int) -> None:
+    def add(self, message_id: str, maximum: int) -> None:
         """Suspect a message; its next batch has at most `most` messages, and always itself."""
-        self[message_id] = max(1, most)
+        self[message_id] = max(1, maximum)
 
     def clear_of(self, message_id: str) -> None:
         """Suspect a message no longer, if it was suspected."""
@@ -33,6 +33,6 @@ class Suspects(dict[str, int]):
         found = [entry for entry in due if entry[ID] in self]
         if not found:
             return []
-        most = self[found[0][ID]]
+        maximum = self[found[0][ID]]
         lane = lane_of(found[0], usual_lane)
-        return [e for e in found if self[e[ID]] >= most and lane_of(e, usual_lane) == lane][:most]
+        return [e for e in found if self[e[ID]] >= maximum and lane_of(e, usual_lane) == lane][:maximum]

@@ -30,21 +30,21 @@ class PackReceipts(dict[str, dict[str, Any]]):
     def note_chunk(
         self,
         token: str,
-        fates: Mapping[str, Sequence[int]],
+        outcomes: Mapping[str, Sequence[int]],
         now: float,
         *,
         moved_by: int = 0,
         crowding: float = 0.0,
     ) -> None:
-        """Keep which positions had which fate or reason of refusal.
+        """Keep which positions had which outcome or reason of refusal.
 
         With `moved_by`, those that have none here and are placed in other packs by that number of packs were sent on
         there. Whoever asks knows the ids, so that the positions, which fill kilobytes, need not be kept.
         Whoever asks for it is told, too, of a `crowding` of 1 or more: then the kind should have more packs.
         """
-        runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
+        runs = {outcome: _to_runs(positions) for outcome, positions in outcomes.items() if positions}
         receipt: dict[str, Any] = {KNOWN: runs.pop(KNOWN, [])}
-        receipt |= {fate: runs.pop(fate) for fate in _OUTCOMES if fate in runs}
+        receipt |= {outcome: runs.pop(outcome) for outcome in _OUTCOMES if outcome in runs}
         if crowding >= 1:
             receipt[CROWDING] = crowding
         if moved_by:
@@ -88,7 +88,7 @@ class PackReceipts(dict[str, dict[str, Any]]):
 
 
 def _to_runs(positions: Iterable[int]) -> list[list[int]]:
-    """Write rising numbers as [first, count]: mostly all messages of a chunk have the same fate."""
+    """Write rising numbers as [first, count]: mostly all messages of a chunk have the same outcome."""
     runs: list[list[int]] = []
     for position in positions:
         if runs and sum(runs[-1]) == position:

@@ -9,7 +9,7 @@ from starter.extras.frontier.buffer.recent_puts import RecentPuts
 from starter.extras.frontier.crawl_url import CrawlUrl, QueueName
 
 QUEUE_SHARE = 0.05
-QUEUE_LEAST = 1000
+QUEUE_MIN = 1000
 """How much of the room one queue may take, so that a few large ones leave some to the others; and at least how many."""
 
 
@@ -18,7 +18,7 @@ class DueBuffer:
 
     def __init__(self, room: int, queue_room: int | None = None) -> None:
         self._room = room
-        self._queue_room = max(round(room * QUEUE_SHARE), QUEUE_LEAST) if queue_room is None else queue_room
+        self._queue_room = max(round(room * QUEUE_SHARE), QUEUE_MIN) if queue_room is None else queue_room
         self._size = 0
         self.queues = CrawlQueues()
         """Those that hold URLs, or of which some are stored, or that somebody has set."""

@@ -233,7 +233,7 @@ class BulkStream:
 
     async def _start(self) -> None:
         try:
-            async for receipts in self._starter.start_groups(self._read_wishes()):
+            async for receipts in self._starter.start_groups(self._read_requests()):
                 known = [each.tag for each in receipts if each.outcome is StartOutcome.ALREADY_RUNNING or each.field]
                 refused = await self._refuse_foreign(known)
                 for receipt in receipts:
@@ -261,7 +261,7 @@ class BulkStream:
 
         self._spool.write(document)
 
-    async def _read_wishes(self) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
+    async def _read_requests(self) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
         number = 0
         async for lines in self._read_lines():
             envelopes = dict[_Tag, Envelope]()
@@ -272,8 +272,8 @@ class BulkStream:
 
                 tag = _Tag(number, envelope.kind, envelope.id, envelope.idempotency_key, _is_due(envelope))
                 if self._order.is_under_way(tag):
-                    async for wish in self._give(envelopes):
-                        yield wish
+                    async for given in self._give(envelopes):
+                        yield given
                     envelopes.clear()
                     await self._order.wait_for(tag)
 
@@ -282,8 +282,8 @@ class BulkStream:
                 else:
                     envelopes[tag] = envelope
 
-            async for wish in self._give(envelopes):
-                yield wish
+            async for given in self._give(envelopes):
+                yield given
 
     async def _give(self, envelopes: Mapping[_Tag, Envelope]) -> AsyncIterator[tuple[_Tag, Envelope | Delivery]]:
         # an upsert changes what it finds, so it has to be known before whose that is

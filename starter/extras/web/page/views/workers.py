@@ -65,7 +65,7 @@ async def show_workers(request: Request) -> Response:
         hidden=max(0, len(rows) - WORKERS_MAX),
         standstills=standstills.value,
         standstills_problem=standstills.problem,
-        most=STANDSTILLS_MAX,
+        maximum=STANDSTILLS_MAX,
         ui=page.ui_address,
         workflow_page=partial(find_workflow_page, api.client.namespace),
         bridges=[
