@@ -24,7 +24,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.guards.lost_calls import lost_call_outcome
     from workflows.guards.sealed_signals import SEALED, describe_sealed
     from workflows.guards.signal_handlers import IgnoresUnknownSignals, signal_handler
-    from workflows.options import ONCE, handler_timeout, span_until
+    from workflows.movable_timer import span_until
+    from workflows.options import ONCE, handler_timeout
     from workflows.server_priority import ServerPriority
 
 

@@ -3,8 +3,15 @@
 import asyncio
 import math
 from collections.abc import Callable
+from datetime import timedelta
 
-from workflows.options import span_until
+from temporalio import workflow
+
+
+def span_until(moment: float) -> timedelta:
+    """Return how long a timer must run until a moment, by the workflow's clock."""
+    # a millisecond more, so that rounding never fires the timer too early
+    return timedelta(seconds=max(moment - workflow.time(), 0.0) + 0.001)
 
 
 class MovableTimer:

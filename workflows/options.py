@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from shared.lanes import LANES
@@ -74,9 +73,3 @@ def batch_timeout(lane: str) -> timedelta:
 def handler_timeout(lane: str) -> timedelta:
     """Return the time after which Temporal itself gives up a handler call on a lane."""
     return LANES[lane].handler_timeout_max + HANDLER_SLACK
-
-
-def span_until(moment: float) -> timedelta:
-    """Return how long a timer must run until a moment, by the workflow's clock."""
-    # a millisecond more, so that rounding never fires the timer too early
-    return timedelta(seconds=max(moment - workflow.time(), 0.0) + 0.001)

@@ -1,5 +1,8 @@
 """The decision: the one pure function that moves a message from state to state, whatever its encoding.
 
+For an ordinary `Again` of a packed message `shared.packs.cycle` does the same without a full state; a property test
+holds both equal.
+
 No clock, no randomness and no Temporal in here, so a workflow can replay it, and a pack can hold many messages at once.
 """
 

@@ -67,7 +67,7 @@ def to_result(
     return outcome._replace(ended_at=now).dump()
 
 
-def to_outcome(entry: Entry, result: Entry | dict[str, Any], lane: str, within: PackSpread) -> tuple[Outcome, Spread]:
+def read_result(entry: Entry, result: Entry | dict[str, Any], lane: str, within: PackSpread) -> tuple[Outcome, Spread]:
     """Give the outcome of a result, and the spread with which it leads to the same due time as the worker's decision.
 
     It is for a message that signals have changed while its handler was at work.

@@ -11,7 +11,7 @@ from shared.messages.json_value import encode_json
 from shared.messages.message import MessageState, Outcome, clip_reason
 from shared.messages.placement import PackSpread
 from shared.messages.signals import Signal
-from shared.packs.cycle import to_input, to_outcome, to_result
+from shared.packs.cycle import read_result, to_input, to_result
 from shared.packs.entry import DECISIONS, DUE, ID, LATE, Entry, apply_change, to_entry, to_state
 from tests.unit.test_decision_properties import few_signals
 from tests.unit.test_decision_properties import outcomes as any_outcome
@@ -39,7 +39,7 @@ def clip_last(entry: Entry) -> Entry:
 
 def decide_in_pack(entry: Entry, state: MessageState, result: Any, spread: PackSpread) -> Entry:
     """Give the entry of a message after a result, as its pack decides it on a state."""
-    outcome, its_spread = to_outcome(entry, result, LANE, spread)
+    outcome, its_spread = read_result(entry, result, LANE, spread)
     return to_entry(decide(state, outcome, outcome.ended_at, spread=its_spread), LANE)
 
 

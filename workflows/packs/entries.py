@@ -9,8 +9,8 @@ from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import PackSpread
 from shared.messages.timespan import floor_ms
 from shared.packs.entry import DUE, ID, OTHERS, Entry, is_held, lane_of
+from shared.packs.wake import find_wake
 from shared.temporal.compression import LEVEL
-from workflows.packs.calls.batch import find_wake
 from workflows.packs.summary import PackSummary
 
 SEGMENT_ENTRIES = 128
@@ -209,7 +209,7 @@ class PackEntries:
         return PackSummary.join([PackSummary.of(self._open.values()), *closed])
 
     def find_wake(self, lanes: Iterable[str], within: PackSpread) -> float:
-        """Return when the first message on `lanes` can wait no longer, as `batch.find_wake`, without opening them."""
+        """Return when the first message on `lanes` can wait no longer, as `shared.packs.wake`, without opening them."""
         known = set(lanes)
         moments = [find_wake(self._open.values(), known, self._lane, within)]
         for segment in self._segments.values():

@@ -8,7 +8,7 @@ from shared.messages.decision import decide, merge_sources
 from shared.messages.json_value import encode_json
 from shared.messages.message import MessageState, Outcome
 from shared.messages.signals import PullMany, Signal, UnreadableSignal
-from shared.packs.cycle import STILL_IN_FLIGHT, to_outcome
+from shared.packs.cycle import STILL_IN_FLIGHT, read_result
 from shared.packs.entry import ID, OTHERS, Entry, apply_change, measure, sources_of, to_state
 from workflows.packs.calls.batch import Batch, find_due
 from workflows.packs.calls.in_flight import RunningMessage
@@ -236,7 +236,7 @@ class PackState:
                 return
 
         state = running.read(self.config.kind, self.config.lane)
-        outcome, spread = to_outcome(running.entry, cast("Any", result), self.config.lane, self.config.within)
+        outcome, spread = read_result(running.entry, cast("Any", result), self.config.lane, self.config.within)
         after = decide(state, self.limits.bound(state, outcome), outcome.ended_at or now, spread=spread)
         self.messages.put(after, running.size, now)
 

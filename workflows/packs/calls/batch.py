@@ -1,13 +1,11 @@
-"""Batches of a pack: which due messages go into one, in which order, and when the pack has to wake for them."""
+"""Batches of a pack: which due messages go into one, and in which order."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from shared.messages.placement import PackSpread
 from shared.messages.timespan import floor_ms
-from shared.packs.entry import DUE, ID, LATE, OTHERS, Entry, is_held, lane_of, measure, priority_of, tenant_of
+from shared.packs.entry import DUE, ID, OTHERS, Entry, is_held, lane_of, measure, priority_of, tenant_of
 
 BATCH_MAX = 2_000  # with outcomes of 100 bytes, the result of a batch stays below the size at which a server warns
 BATCH_FIRST = 500
@@ -101,21 +99,6 @@ def fill_batch(due: Iterable[Entry], held_bytes: int, count_max: int = BATCH_MAX
             break
 
     return entries
-
-
-def find_wake(entries: Iterable[Entry], lanes: Collection[str], default_lane: str, within: PackSpread) -> float:
-    """Return when the first message on one of `lanes` can wait no longer, in seconds since the epoch."""
-    coalesce = within.coalesce * 1000
-    patience = within.patience
-    is_default_open = default_lane in lanes
-
-    # one list, not a generator: a pack does this several times a wake, with a thousand entries
-    moments = [
-        e[DUE] + (late if (late := e[LATE]) < coalesce else coalesce) * patience
-        for e in entries
-        if (is_default_open if len(e) <= OTHERS else lane_of(e, default_lane) in lanes and not is_held(e))
-    ]
-    return min(moments, default=math.inf) / 1000
 
 
 def to_ids(entries: Iterable[Entry]) -> list[str]:
