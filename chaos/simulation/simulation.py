@@ -176,7 +176,8 @@ class _World:
         solo = [f"s{n}" for n in range(rng.choice([0, 2, 6]))]
         silent = [f"{SILENT}{n}" for n in range(rng.choice([0, 0, 1, 3]))]
 
-        steps = [senders.start_packed(ids[n::3], seconds / 3) for n in range(min(3, count))]
+        steps: list[Coroutine[Any, Any, None]] = []
+        steps += [senders.start_packed(ids[n::3], seconds / 3) for n in range(min(3, count))]
         steps += [senders.start_packed([message_id], seconds / 3) for message_id in silent]
         steps += [senders.start_solo(message_id, seconds / 3) for message_id in (*solo, *silent[:1])]
         steps += [steerers.steer_for_long(ids[n::2], seconds) for n in range(2)]
