@@ -1,1 +1,1 @@
-"""The state of a pack, by idea; no Temporal in here."""
+"""A pack, by idea: its state without Temporal, and its batches, signals and the limit of a run, which need it."""
