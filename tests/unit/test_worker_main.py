@@ -29,7 +29,7 @@ def test_a_server_that_goes_away_while_workers_begin_is_told_apart(words: str, *
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "files", "most"),
+    ("cgroup", "files", "maximum"),
     [
         ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
         ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
