@@ -22,7 +22,7 @@ def add(commands):
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which this process finds distributions and modules."""
-    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] — pytest leaves its type open
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return tmp_path
 
 

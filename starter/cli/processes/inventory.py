@@ -1,4 +1,4 @@
-"""The commands that list what is installed and set: handlers, settings."""
+"""The inventory: the commands that list what is installed and set, `handlers` and `settings`."""
 
 import argparse
 from operator import itemgetter
