@@ -21,7 +21,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
 from shared.temporal.search_attributes import attributes_at_start
-from starter.intake.bridge.window import PACK_ROOM
+from starter.bridge.window import PACK_ROOM
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import StartOutcome
 from starter.starting.start_request import first_state

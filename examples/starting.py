@@ -88,7 +88,7 @@ class Gate:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_behind(self) -> bool:
-        from starter.intake.bridge.group_lag import read_group_lag  # noqa: PLC0415 — needs aiokafka
+        from starter.bridge.group_lag import read_group_lag  # noqa: PLC0415 — needs aiokafka
 
         try:
             return (await read_group_lag({"bootstrap_servers": self.address}, TOPIC, [TOPIC])).lag > 0

@@ -23,7 +23,7 @@ from spark.tasks.options import read_write_options, write_connection_options, wr
 from spark.tasks.placement import Placement
 from spark.tasks.receipts import StartCounts, read_notes
 from spark.tasks.starting import ROW, ManifestTask, TaskSpec, connect_checked
-from starter.intake.files.progress import Progress, open_progress
+from starter.files.progress import Progress, open_progress
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import StartOutcome
 

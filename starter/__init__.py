@@ -1,1 +1,1 @@
-"""Everything that creates or steers messages: bulk starter, intake, control, embedded server, command line."""
+"""Everything that creates or steers messages: bulk starter, bridge, files, control, embedded server, command line."""

@@ -12,7 +12,7 @@ from chaos.simulation.users.users import Users
 from shared.messages.message import MessageState
 from shared.messages.placement import pack_index
 from shared.packs.entry import Entry, to_entry
-from starter.intake.bridge.offsets import Assignment, Partition
+from starter.bridge.offsets import Assignment, Partition
 from starter.starting.chunks import Chunk
 from starter.starting.receipts import StartOutcome
 

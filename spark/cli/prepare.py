@@ -10,7 +10,7 @@ from shared.exit import FINE, PARTLY
 from shared.settings import Settings
 from spark.cli.session import add_session, open_session, read_conf, read_pairs
 from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_row_mapping, read_row_mapping
-from starter.intake.files.duplicates import DUPLICATE_RULES
+from starter.files.duplicates import DUPLICATE_RULES
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from spark.prepare.summary import count_messages, write_summary
 from spark.prepare.validator import VERDICTS_DDL, Validator
 from spark.source.source import Source, open_source
 from spark.tables import columns_of, read_table, to_uri
-from starter.intake.files.duplicates import DuplicateRule
+from starter.files.duplicates import DuplicateRule
 from starter.local.disk import explain_write_error, is_full_error
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from spark.tasks.pickling import PicklableByName
 from starter.extras.rehearsal.history_file import ChangeHistories, HistoryColumns, guess_form
 from starter.extras.rehearsal.rehearsal import is_sampled
 from starter.extras.rehearsal.simulation import ChangeHistory, PacedPolicy, Period, Totals, rehearse_all
-from starter.intake.files.arrow import read_values
+from starter.files.arrow import read_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

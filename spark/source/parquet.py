@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import GiveUp
-from starter.intake.files.parquet import find_schema
+from starter.files.parquet import find_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,10 +16,10 @@ from shared.settings import Settings
 from spark.source.parquet import ArrowTypes, restore_types
 from spark.source.topic import read_ranges
 from spark.tables import BATCH_ROWS
-from starter.intake.files.arrow import read_rows
-from starter.intake.files.columns import NUMBER_FIELDS
-from starter.intake.files.mapping import RowMapping, to_invalid_envelope
-from starter.intake.files.rows import (
+from starter.files.arrow import read_rows
+from starter.files.columns import NUMBER_FIELDS
+from starter.files.mapping import RowMapping, to_invalid_envelope
+from starter.files.rows import (
     Line,
     Row,
     ToFields,
@@ -30,7 +30,7 @@ from starter.intake.files.rows import (
     read_first_record,
     read_json_lines,
 )
-from starter.intake.files.table_options import show_names
+from starter.files.table_options import show_names
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record

@@ -13,9 +13,9 @@ from shared.settings import Settings, find_secret
 from spark.source.parquet import ArrowTypes, open_parquet
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import Line, check_format, read_first_record, read_names
-from starter.intake.files.rows import guess_form as guess_form_of_file
+from starter.files.mapping import RowMapping
+from starter.files.rows import Line, check_format, read_first_record, read_names
+from starter.files.rows import guess_form as guess_form_of_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

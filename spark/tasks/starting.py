@@ -23,7 +23,7 @@ from spark.tasks.options import WriteOptions
 from spark.tasks.pickling import PicklableByName
 from spark.tasks.placement import to_index
 from spark.tasks.receipts import ReceiptFile, open_receipts
-from starter.intake.files.columns import Columns
+from starter.files.columns import Columns
 from starter.starting.bulk import BulkStarter, Request
 from starter.starting.chunks import Chunk
 from starter.starting.delivery import Delivery

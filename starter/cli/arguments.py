@@ -19,7 +19,7 @@ from shared.settings import Settings
 from starter.steering.selection import STATES, Selection
 
 if TYPE_CHECKING:
-    from starter.intake.files.mapping import RowMapping
+    from starter.files.mapping import RowMapping
     from starter.records.mapping import FormatOptions
 
 HELP_WIDTH = 100
@@ -244,8 +244,8 @@ def add_row_mapping(parser: CommandParser) -> None:
 
 def read_row_mapping(args: argparse.Namespace) -> "RowMapping":
     """Read the options of `add_row_mapping`; raises InvalidSetting."""
-    from starter.intake.files.mapping import RowMapping
-    from starter.intake.files.table_options import TableOptions
+    from starter.files.mapping import RowMapping
+    from starter.files.table_options import TableOptions
     from starter.records.local_moments import LocalMoments
 
     table = TableOptions.read(args.columns, args.has_header, fills_rows=args.fill_rows)

@@ -7,8 +7,8 @@ from shared.errors import MessageNotFound
 from shared.messages.envelope import Envelope
 from shared.messages.placement import workflow_id
 from starter.control import Control
-from starter.intake.files.load import RejectFile
-from starter.intake.files.rows import Row, RowSource
+from starter.files.load import RejectFile
+from starter.files.rows import Row, RowSource
 from starter.local.disk import explain_write_error
 
 # alphabetical as in time, so the maximum is the later one

@@ -18,7 +18,7 @@ from activities import Again, Context, Done, Message, handler
 from shared.messages.encoding import Pack
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from starter.intake.bridge.bridge import Bridge
+from starter.bridge.bridge import Bridge
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, open_box
 from starter.records.dead_letters import DeadLetter

@@ -16,9 +16,9 @@ from shared.errors import Misconfigured
 from shared.messages.encoding import Pack
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from starter.intake.bridge.bridge import Bridge
-from starter.intake.bridge.group_lag import read_group_lag
-from starter.intake.bridge.offsets import OffsetsWentBack, write_note
+from starter.bridge.bridge import Bridge
+from starter.bridge.group_lag import read_group_lag
+from starter.bridge.offsets import OffsetsWentBack, write_note
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.dead_letters import SUFFIX

@@ -8,8 +8,8 @@ import pytest
 from shared.errors import DiskFull
 from shared.messages.envelope import Envelope, EnvelopeRules
 from shared.settings import Settings
-from starter.intake.files.load import Load, LoadOptions
-from starter.intake.files.rows import RowSource
+from starter.files.load import Load, LoadOptions
+from starter.files.rows import RowSource
 from starter.local.disk import watch_disk
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port

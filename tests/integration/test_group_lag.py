@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting
-from starter.intake.bridge.group_lag import read_group_lag
+from starter.bridge.group_lag import read_group_lag
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.support.topics import commit, create_topic
 

@@ -17,10 +17,10 @@ from activities import Context, Done, Message, handler
 from shared.errors import GiveUp
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from starter.intake.files.load import Load, LoadOptions
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import RowSource
-from starter.intake.files.threaded_iterator import ThreadedIterator
+from starter.files.load import Load, LoadOptions
+from starter.files.mapping import RowMapping
+from starter.files.rows import RowSource
+from starter.files.threaded_iterator import ThreadedIterator
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
 from starter.records.mapping import FormatOptions

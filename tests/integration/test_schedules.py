@@ -17,8 +17,8 @@ from activities.testing import make_context, make_message
 from shared.messages.encoding import Pack
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
+from starter.bridge.bridge import Bridge
 from starter.control import Control
-from starter.intake.bridge.bridge import Bridge
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.formats import Formats

@@ -23,9 +23,9 @@ from spark.prepare.prepare import PrepareOptions, configure, prepare
 from spark.prepare.summary import read_summary
 from spark.session.faults import translate_spark_errors
 from spark.source.source import Source, guess_form
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import RowSource
-from starter.intake.files.table_options import TableOptions
+from starter.files.mapping import RowMapping
+from starter.files.rows import RowSource
+from starter.files.table_options import TableOptions
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.mapping import FormatOptions
 from tests.support.databases import jdbc_url, run_postgres

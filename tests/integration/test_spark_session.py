@@ -28,7 +28,7 @@ from shared.settings import Settings
 from spark.session.session import build_session
 
 def pass_on(batches):
-    import starter.intake.files.columns
+    import starter.files.columns
     yield from batches
 
 with_java = build_session(Settings(), master="local[1]", conf={"spark.driver.memory": "512m"})

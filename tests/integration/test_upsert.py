@@ -16,8 +16,8 @@ from shared.errors import ConditionUnmet, InvalidEnvelope, MessageNotFound
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from starter.control import Control
-from starter.intake.files.load import Load, LoadOptions
-from starter.intake.files.rows import RowSource
+from starter.files.load import Load, LoadOptions
+from starter.files.rows import RowSource
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from shared.telemetry.sdk import Telemetry
-from starter.intake.bridge.bridge import Bridge, BridgeOptions
+from starter.bridge.bridge import Bridge, BridgeOptions
 from starter.records.dead_letters import DeadLetterWriter
 from starter.records.formats import Formats
 from starter.starting.bulk import BulkStarter

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from shared.errors import InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.json_value import is_kept
-from starter.intake.files.columns import Columns
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import RowSource
+from starter.files.columns import Columns
+from starter.files.mapping import RowMapping
+from starter.files.rows import RowSource
 from starter.records.mapping import FormatOptions
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
-arrow: Any = pytest.importorskip("starter.intake.files.arrow")
+arrow: Any = pytest.importorskip("starter.files.arrow")
 
 RULES = EnvelopeRules({"feed": "short"}, 0)
 PAGE = UUID("0b4e3a52-98d7-4f42-8f0b-9f1d2c3b4a59")

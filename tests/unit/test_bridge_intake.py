@@ -8,9 +8,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from starter.intake.bridge.offsets import Partition
-from starter.intake.bridge.pending_record import PendingRecord
-from starter.intake.bridge.record_scheduler import InFlightLimits, RecordScheduler
+from starter.bridge.offsets import Partition
+from starter.bridge.pending_record import PendingRecord
+from starter.bridge.record_scheduler import InFlightLimits, RecordScheduler
 from starter.records.record import Record
 
 FEEDS = Partition("feeds", 0)

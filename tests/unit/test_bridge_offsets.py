@@ -6,7 +6,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from starter.intake.bridge.offsets import Assignment, OffsetsWentBack, Partition, PartitionOffsets, read_note
+from starter.bridge.offsets import Assignment, OffsetsWentBack, Partition, PartitionOffsets, read_note
 
 FEEDS = Partition("feeds", 0)
 PRICES = Partition("prices", 7)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starter.intake.bridge.offsets import Partition, PartitionOffsets
-from starter.intake.bridge.pending_record import PendingRecord
-from starter.intake.bridge.record_scheduler import QueueDepth, RecordScheduler
-from starter.intake.bridge.status import to_partition_status
-from starter.intake.bridge.status_document import BridgeStatus, PartitionStatus
-from starter.intake.bridge.window import limits_of
+from starter.bridge.offsets import Partition, PartitionOffsets
+from starter.bridge.pending_record import PendingRecord
+from starter.bridge.record_scheduler import QueueDepth, RecordScheduler
+from starter.bridge.status import to_partition_status
+from starter.bridge.status_document import BridgeStatus, PartitionStatus
+from starter.bridge.window import limits_of
 from starter.records.record import Record
 
 FEEDS = Partition("feeds", 3)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from starter.intake.bridge.watchdog import Watchdog
+from starter.bridge.watchdog import Watchdog
 
 PATIENCE = timedelta(seconds=60)
 

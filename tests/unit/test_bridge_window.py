@@ -2,7 +2,7 @@
 
 import pytest
 
-from starter.intake.bridge.window import PACK_ROOM, SIZE_MAX, SIZE_MIN, STEP, WAITING, limits_of, size_for
+from starter.bridge.window import PACK_ROOM, SIZE_MAX, SIZE_MIN, STEP, WAITING, limits_of, size_for
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, OUTBOX_METR
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
+from starter.bridge.offsets import Partition
+from starter.bridge.pending_record import PendingRecord, RecordSpans
 from starter.cli.operations.doctor import CODES
 from starter.cli.parser import build_parser
 from starter.extras.rehearsal.page import COLUMNS
@@ -43,8 +45,6 @@ from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes
 from starter.insight.doctor.server import Server
-from starter.intake.bridge.offsets import Partition
-from starter.intake.bridge.pending_record import PendingRecord, RecordSpans
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
 from tests.support.sources import BLOCK, PAGES, ROOT, blocks, documented_checks, parse, table

@@ -157,7 +157,9 @@ def test_nine_tenths_of_a_limit_are_used_while_messages_wait(
     assert line.asked <= messages + 10 * len(line.calls), "after the first request of each"
 
 
-@pytest.mark.parametrize(("at_once", "takes", "minimum"), [(1, 2.0, 0.8), (3, 2.0, 0.8), (50, 2.0, 0.6), (3, 20.0, 0.8)])
+@pytest.mark.parametrize(
+    ("at_once", "takes", "minimum"), [(1, 2.0, 0.8), (3, 2.0, 0.8), (50, 2.0, 0.6), (3, 20.0, 0.8)]
+)
 def test_leases_are_never_more_than_allowed_and_nearly_always_in_use(
     at_once: int, takes: float, minimum: float
 ) -> None:

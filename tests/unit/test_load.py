@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages.envelope import EnvelopeRules
-from starter.intake.files.duplicates import find_repeated
-from starter.intake.files.load import InputScan, Load, LoadCounts, LoadOptions
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.progress import open_progress
-from starter.intake.files.rows import RowSource
+from starter.files.duplicates import find_repeated
+from starter.files.load import InputScan, Load, LoadCounts, LoadOptions
+from starter.files.mapping import RowMapping
+from starter.files.progress import open_progress
+from starter.files.rows import RowSource
 from starter.records.mapping import FormatOptions
 
 RULES = EnvelopeRules({"feed": "short"})

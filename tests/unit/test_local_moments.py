@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.intake.files.mapping import RowMapping
+from starter.files.mapping import RowMapping
 from starter.records.local_moments import LocalMoments
 from starter.records.mapping import FormatOptions
 

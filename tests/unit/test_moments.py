@@ -13,7 +13,7 @@ from shared.errors import InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
 from shared.messages.signals import to_epoch
 from shared.messages.timespan import HORIZON, parse_moment
-from starter.intake.files.mapping import RowMapping
+from starter.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord
 from tests.support.record_samples import MAPPED, Options, decode, record, refuse

@@ -252,7 +252,9 @@ def test_programs_get_the_plans_with_their_figures(capsys: pytest.CaptureFixture
 
 def test_every_figure_says_where_it_comes_from() -> None:
     """And is used: a plan reads each by its name."""
-    source = "".join(path.read_text() for path in (Path(__file__).parents[2] / "starter" / "extras" / "plan").glob("plan.py"))
+    source = "".join(
+        path.read_text() for path in (Path(__file__).parents[2] / "starter" / "extras" / "plan").glob("plan.py")
+    )
 
     for name, figure in FIGURES.items():
         assert figure.source

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidEnvelope
-from starter.intake.files.mapping import RowMapping
+from starter.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.intake.files.columns import read_cell
-from starter.intake.files.rows import LINE_MAX_BYTES, Line, Row, RowSource, is_open_record, read_csv_records
+from starter.files.columns import read_cell
+from starter.files.rows import LINE_MAX_BYTES, Line, Row, RowSource, is_open_record, read_csv_records
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")

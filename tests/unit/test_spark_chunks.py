@@ -17,7 +17,7 @@ from spark.prepare.manifest import MESSAGES_DDL
 from spark.tables import to_batch, to_schema
 from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_columns, split_by
 from spark.tasks.placement import Placement, to_index
-from starter.intake.files.columns import Columns
+from starter.files.columns import Columns
 from starter.starting.start_request import encode_first_entries_fast, first_entry
 from tests.support.orders import make_rules
 

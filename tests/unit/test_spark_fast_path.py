@@ -15,7 +15,7 @@ from shared.messages.envelope import EnvelopeRules
 from shared.messages.json_value import MAX_DEPTH
 from spark.prepare.validator import Validator
 from spark.source.raw_rows import PLAIN_MAX_BYTES, CellReader, LineReader, ParsedRow, RawRows
-from starter.intake.files.mapping import RowMapping
+from starter.files.mapping import RowMapping
 from starter.records.mapping import FormatOptions
 
 pyarrow: Any = pytest.importorskip("pyarrow")

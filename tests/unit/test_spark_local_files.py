@@ -11,8 +11,8 @@ from shared.settings import Settings
 from spark.session.session import reads_local_files
 from spark.source.local_files import check_local_files
 from spark.source.source import Source, open_source
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.table_options import TableOptions
+from starter.files.mapping import RowMapping
+from starter.files.table_options import TableOptions
 
 
 @pytest.fixture

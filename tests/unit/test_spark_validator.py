@@ -13,8 +13,8 @@ from shared.messages.envelope import Envelope, EnvelopeRules
 from spark.prepare.validator import Validator, write_original
 from spark.source.raw_rows import LineReader, ParsedRow, RawRows
 from spark.tables import BATCH_ROWS
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import Row
+from starter.files.mapping import RowMapping
+from starter.files.rows import Row
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from shared.errors import GiveUp, InvalidSetting
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import RowSource
-from starter.intake.files.table_options import TableOptions
+from starter.files.mapping import RowMapping
+from starter.files.rows import RowSource
+from starter.files.table_options import TableOptions
 from starter.records.mapping import FormatOptions
 
 ASKED_ROW = "its first line looks like a row and not like a header"

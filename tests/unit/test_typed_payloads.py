@@ -23,9 +23,9 @@ from shared.messages.envelope import parse_envelope, parse_envelope_fast
 from shared.messages.message import REASON_MAX
 from spark.prepare.validator import Validator
 from spark.source.raw_rows import LineReader
-from starter.intake.files.load import Load, LoadOptions
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.rows import RowSource
+from starter.files.load import Load, LoadOptions
+from starter.files.mapping import RowMapping
+from starter.files.rows import RowSource
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record

@@ -18,15 +18,15 @@ from shared.settings import Settings
 from starter.cli.arguments import Commands, add_row_mapping, read_row_mapping
 from starter.cli.connection import open_client, open_control
 from starter.cli.interruption import call_at_signals
-from starter.intake.files.duplicates import DUPLICATE_RULES
-from starter.intake.files.progress import Progress, open_progress
+from starter.files.duplicates import DUPLICATE_RULES
+from starter.files.progress import Progress, open_progress
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from shared.messages.envelope import Envelope
+    from starter.files.load import Load, LoadCounts
+    from starter.files.rows import RowSource
     from starter.insight.reconcile import FileReconciliation
-    from starter.intake.files.load import Load, LoadCounts
-    from starter.intake.files.rows import RowSource
     from starter.starting.bulk import BulkStarter
 
 SETTLE_SECONDS = 15.0
@@ -91,8 +91,8 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import declared_packs, envelope_rules, load_registry
-    from starter.intake.files.load import Load, LoadOptions
-    from starter.intake.files.rows import RowSource
+    from starter.files.load import Load, LoadOptions
+    from starter.files.rows import RowSource
 
     if args.upsert and args.restart_finished:
         raise InvalidSetting("--restart-finished: --upsert does so anyway; leave one of them out")

@@ -105,7 +105,7 @@ class SignalRun:
                 _report(f"{name} is not {self._state} but {state}; nothing was sent to it")
 
     async def _read_names(self, named: list[Name] | None) -> AsyncIterator[Name]:
-        from starter.intake.files.threaded_iterator import ThreadedIterator
+        from starter.files.threaded_iterator import ThreadedIterator
 
         for name in named or ():
             yield name

@@ -24,7 +24,7 @@ from starter.local.terminal import echo_err
 from worker.options import add_health_options
 
 if TYPE_CHECKING:
-    from starter.intake.bridge.bridge import Bridge, BridgeOptions
+    from starter.bridge.bridge import Bridge, BridgeOptions
     from starter.records.dead_letters import DeadLetterWriter
     from starter.records.mapping import FormatOptions
 
@@ -77,9 +77,9 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
     from shared.kafka.connection import check_broker
     from shared.telemetry.sdk import start_telemetry
     from shared.temporal.connect import check_server, connect
-    from starter.intake.bridge.bridge import Bridge
-    from starter.intake.bridge.status import BridgeReadiness, publish_regularly
-    from starter.intake.bridge.window import PACK_ROOM
+    from starter.bridge.bridge import Bridge
+    from starter.bridge.status import BridgeReadiness, publish_regularly
+    from starter.bridge.window import PACK_ROOM
     from starter.records.dead_letters import DeadLetterWriter
     from starter.records.formats import Formats
     from starter.starting.bulk import BulkStarter
@@ -157,7 +157,7 @@ async def _check_topics(options: "BridgeOptions", history_topic: str | None) -> 
 
 def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":
     from shared.kafka.connection import kafka_options
-    from starter.intake.bridge.bridge import BridgeOptions
+    from starter.bridge.bridge import BridgeOptions
 
     return BridgeOptions(
         topics=tuple(args.topics),

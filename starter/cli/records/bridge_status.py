@@ -14,8 +14,8 @@ from starter.cli.connection import check_kafka
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.intake.bridge.group_lag import GroupLag, PartitionLag
-    from starter.intake.bridge.status_document import BridgeStatus, PartitionStatus
+    from starter.bridge.group_lag import GroupLag, PartitionLag
+    from starter.bridge.status_document import BridgeStatus, PartitionStatus
 
 _HEADER = ("PARTITION", "COMMITTED", "END", "LAG", "TIME LAG", "MEMBER")
 _HEADER_OF_BRIDGES = ("IN FLIGHT", "WAITING", "OLDEST", "STATE")
@@ -48,8 +48,8 @@ def _address(text: str) -> str:
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     options = await check_kafka(settings)
     # needs aiokafka, of which one sentence says that it is missing
-    from starter.intake.bridge.group_lag import read_group_lag
-    from starter.intake.bridge.status_document import fetch_status
+    from starter.bridge.group_lag import read_group_lag
+    from starter.bridge.status_document import fetch_status
 
     lag = await read_group_lag(options, args.group, args.topics)
     statuses = await asyncio.gather(*map(fetch_status, args.bridges))

@@ -16,8 +16,8 @@ from shared.messages.json_value import parse_json
 from shared.messages.timespan import MOMENT_MAX
 from starter.extras.rehearsal.policies import to_datetime, to_microseconds
 from starter.extras.rehearsal.simulation import ChangeHistory
-from starter.intake.files.columns import UnreadableValue, to_text
-from starter.intake.files.rows import SUFFIXES
+from starter.files.columns import UnreadableValue, to_text
+from starter.files.rows import SUFFIXES
 
 MOMENT_MIN = -MOMENT_MAX
 Cells = tuple[Any, Any]
@@ -217,4 +217,4 @@ def _write_parquet(path: Path, rows: Iterable[tuple[str, datetime | None]]) -> i
 
 def _open_parquet() -> Any:
     check_extra("parquet", "Parquet", "pyarrow")
-    return importlib.import_module("starter.intake.files.parquet")
+    return importlib.import_module("starter.files.parquet")

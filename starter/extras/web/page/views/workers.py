@@ -12,6 +12,7 @@ from temporalio.api.worker.v1 import WorkerHeartbeat
 
 from activities.idle.capacity import is_fresh
 from shared.lanes import LANES
+from starter.bridge.status_document import BridgeStatus, fetch_status
 from starter.extras.web.documents import Installation, find_api
 from starter.extras.web.page.operations_page import find_page
 from starter.extras.web.page.snapshot import read_part
@@ -19,7 +20,6 @@ from starter.extras.web.page.template import render
 from starter.extras.web.requests import check_unlimited, read_query
 from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.lanes import LaneWorkers
-from starter.intake.bridge.status_document import BridgeStatus, fetch_status
 from starter.steering.status.failing_workflows import FailingWorkflow, list_standstills
 from starter.steering.status.web_ui import find_page as find_workflow_page
 

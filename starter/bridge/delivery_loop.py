@@ -10,10 +10,10 @@ from shared.errors import RetryLater
 from shared.telemetry.logs import LogThrottle
 from shared.telemetry.spans import NO_SPAN
 from shared.temporal.backoff import backoff_seconds
-from starter.intake.bridge.offsets import Assignment
-from starter.intake.bridge.pending_record import PendingRecord, RecordSpans, describe_held
-from starter.intake.bridge.record_scheduler import RecordScheduler
-from starter.intake.bridge.window import STEP, Window
+from starter.bridge.offsets import Assignment
+from starter.bridge.pending_record import PendingRecord, RecordSpans, describe_held
+from starter.bridge.record_scheduler import RecordScheduler
+from starter.bridge.window import STEP, Window
 from starter.records.formats import Formats
 from starter.records.record import Record
 from starter.starting.bulk import BulkStarter, Request

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from starter.intake.bridge.offsets import NOTHING, Partition
-from starter.intake.bridge.pending_record import PendingRecord
+from starter.bridge.offsets import NOTHING, Partition
+from starter.bridge.pending_record import PendingRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from shared.errors import Misconfigured, RetryLater
 from shared.kafka.topic_ids import read_topic_ids
 from shared.telemetry.sdk import Telemetry
-from starter.intake.bridge.delivery_loop import DeliveryLoop, RecordOutcomes, WriteDeadLetter
-from starter.intake.bridge.group_lag import AGAIN_SECONDS, read_committed
-from starter.intake.bridge.offsets import Assignment, CommittedOffset, Partition, PartitionOffsets, describe_cut
-from starter.intake.bridge.pending_record import RecordSpans, decode_records
-from starter.intake.bridge.record_scheduler import RecordScheduler
-from starter.intake.bridge.watchdog import LOOKS, Watchdog
-from starter.intake.bridge.window import SIZE_MIN, limits_of
+from starter.bridge.delivery_loop import DeliveryLoop, RecordOutcomes, WriteDeadLetter
+from starter.bridge.group_lag import AGAIN_SECONDS, read_committed
+from starter.bridge.offsets import Assignment, CommittedOffset, Partition, PartitionOffsets, describe_cut
+from starter.bridge.pending_record import RecordSpans, decode_records
+from starter.bridge.record_scheduler import RecordScheduler
+from starter.bridge.watchdog import LOOKS, Watchdog
+from starter.bridge.window import SIZE_MIN, limits_of
 from starter.records.formats import Formats
 from starter.records.record import to_record
 from starter.starting.bulk import BulkStarter

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.errors import GiveUp, InvalidEnvelope, InvalidSetting
-from starter.intake.files.columns import Columns, read_cell, read_field, read_value
-from starter.intake.files.table_options import TableOptions, check_names, show_names
+from starter.files.columns import Columns, read_cell, read_field, read_value
+from starter.files.table_options import TableOptions, check_names, show_names
 from starter.records.local_moments import LocalMoments
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass

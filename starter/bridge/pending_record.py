@@ -8,7 +8,7 @@ from typing import Any
 from shared.messages.placement import workflow_id
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Span
-from starter.intake.bridge.offsets import Partition
+from starter.bridge.offsets import Partition
 from starter.records.formats import Formats, find_correlation_id
 from starter.records.producers.schedules import is_own_tombstone
 from starter.records.producers.spring_headers import read_headers

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Self, cast
 
 from shared.errors import GiveUp, InvalidEnvelope, check_extra
 from shared.messages.json_value import parse_json
-from starter.intake.files.mapping import RowMapping
-from starter.intake.files.table_options import TableOptions
+from starter.files.mapping import RowMapping
+from starter.files.table_options import TableOptions
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 SUFFIXES_OF_COMPRESSION = (".gz", ".zst")
@@ -184,7 +184,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
             return gzip.GzipFile(fileobj=stream)
         if beginning.startswith(_ZSTD):
             check_extra("parquet", "Zstandard", "pyarrow")
-            from starter.intake.files.parquet import open_zstd  # noqa: PLC0415 — an extra, and slow to import
+            from starter.files.parquet import open_zstd  # noqa: PLC0415 — an extra, and slow to import
 
             return open_zstd(stream)
 
@@ -206,7 +206,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
 
     def _open_parquet(self, path: Path) -> Iterator[Row]:
         check_extra("parquet", "Parquet", "pyarrow")
-        from starter.intake.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
+        from starter.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
 
         table = ParquetTable(path)
         self.total = table.total

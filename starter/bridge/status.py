@@ -9,11 +9,11 @@ from typing import Any
 from shared.telemetry import metrics
 from shared.telemetry.metrics import MetricValue
 from shared.telemetry.sdk import Telemetry
-from starter.intake.bridge.bridge import Bridge
-from starter.intake.bridge.delivery_loop import DEAD
-from starter.intake.bridge.offsets import PartitionOffsets
-from starter.intake.bridge.record_scheduler import QueueDepth
-from starter.intake.bridge.status_document import BridgeStatus, PartitionStatus
+from starter.bridge.bridge import Bridge
+from starter.bridge.delivery_loop import DEAD
+from starter.bridge.offsets import PartitionOffsets
+from starter.bridge.record_scheduler import QueueDepth
+from starter.bridge.status_document import BridgeStatus, PartitionStatus
 from starter.starting.receipts import StartOutcome
 from worker.health import Readiness
 

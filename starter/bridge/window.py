@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from starter.intake.bridge.record_scheduler import InFlightLimits
+from starter.bridge.record_scheduler import InFlightLimits
 
 SIZE_MIN = 1_000
 SIZE_MAX = 100_000

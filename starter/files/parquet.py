@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shared.errors import GiveUp
-from starter.intake.files.arrow import read_rows
+from starter.files.arrow import read_rows
 
 _arrow: Any = importlib.import_module("pyarrow")
 _parquet: Any = importlib.import_module("pyarrow.parquet")

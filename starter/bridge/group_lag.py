@@ -26,7 +26,7 @@ from shared.kafka.safe_producer import (
     translate_errors,
 )
 from shared.kafka.topic_ids import read_topic_ids
-from starter.intake.bridge.offsets import CommittedOffset, Partition, read_note
+from starter.bridge.offsets import CommittedOffset, Partition, read_note
 
 NO_SUCH_GROUP = "Dead"  # Kafka's name for the state of an unknown group
 AGAIN_SECONDS = 0.2

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from starter.intake.files.columns import UnreadableValue, to_text
+from starter.files.columns import UnreadableValue, to_text
 
 # pyarrow has no type stubs
 _arrow: Any = importlib.import_module("pyarrow")

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
-from starter.intake.files.duplicates import DuplicateRule, FirstRows, NewestRows, find_repeated
-from starter.intake.files.rows import Row, RowSource
-from starter.intake.files.threaded_iterator import ThreadedIterator
+from starter.files.duplicates import DuplicateRule, FirstRows, NewestRows, find_repeated
+from starter.files.rows import Row, RowSource
+from starter.files.threaded_iterator import ThreadedIterator
 from starter.local.disk import explain_write_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery

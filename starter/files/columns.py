@@ -12,7 +12,7 @@ from typing import Any, cast
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import is_kept, parse_json
-from starter.intake.files.table_options import check_names, show_names
+from starter.files.table_options import check_names, show_names
 
 _FIELDS = frozenset(Envelope.model_fields)  # pydantic makes this mapping anew at each look
 NUMBER_FIELDS = ("schema_version", "priority", "tolerance_seconds")

@@ -1,1 +1,0 @@
-"""What brings messages in, by itself or in bulk: topics of Kafka, and files."""
