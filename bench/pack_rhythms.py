@@ -119,6 +119,7 @@ def _describe_rhythm(rhythm: Rhythm, filling: Filling) -> str:
 def _name_case(rhythm: Rhythm, count: int) -> str:
     default = Rhythm()
     parts = [f"fill {count}"]
+
     if rhythm.workers > 1:
         parts.append(f"{rhythm.workers:g} workers")
     if rhythm.cached != default.cached:
@@ -129,6 +130,7 @@ def _name_case(rhythm: Rhythm, count: int) -> str:
         parts.append(f"tolerance {rhythm.tolerance:g}")
     if rhythm.size != default.size:
         parts.append(f"size {rhythm.size:g}")
+
     return " ".join(parts)
 
 
