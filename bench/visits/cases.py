@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 
 SCRAPY = "scrapy"
+CELERY = "celery"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One load.
 
-    `kind` is the built-in `http`, or `ten-lines`, a handler that reads a page and comes back, or `scrapy`, which visits
-    without an end and stores nothing. `size` is that of its packs, 0 for a workflow each. The messages are spread over
-    `hosts`; the site answers in full, or with 304 where a visit has a validator. With `is_encrypted` it is asked by
-    TLS.
+    `kind` is the built-in `http`, or `ten-lines`, a handler that reads a page and comes back, or `scrapy` or `celery`,
+    which visit without an end; Scrapy stores nothing, Celery each visit to come, in Redis. `size` is that of its packs,
+    0 for a workflow each. The messages are spread over `hosts`; the site answers in full, or with 304 where a visit has
+    a validator. With `is_encrypted` it is asked by TLS.
     """
 
     title: str
@@ -38,5 +39,6 @@ CASES = {
     "tls": Case(title="ten lines, packed, TLS", is_encrypted=True),
     "solo": Case(title="ten lines, solo", size=0, messages=6000, rate=300.0),
     "scrapy": Case(title="Scrapy", kind=SCRAPY),
+    "celery": Case(title="Celery, 50 threads", kind=CELERY),
     "http-solo": Case(title="http, solo", kind="http", size=0, messages=6000, rate=300.0, at_once=500),
 }

@@ -5,14 +5,17 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.harness import fresh_server, report, sum_cpu
-from bench.visits.cases import CASES, SCRAPY, Case
+from bench.peers.servers import RedisServer
+from bench.visits.cases import CASES, CELERY, SCRAPY, Case
 from bench.visits.order import Order, Seen
 from bench.visits.site import Site, run_site
 from starter.local.embedded import EmbeddedServer
@@ -20,6 +23,7 @@ from starter.local.supervised_process import kill_supervised, start_supervised
 
 PROCESS = "bench.visits.process"
 SPIDER = "bench.visits.spider"
+CELERY_TASKS = "bench.visits.celery_tasks"
 
 FILLED_PER_SECOND = 5000
 START_SECONDS = 20.0
@@ -43,7 +47,8 @@ async def main(arguments: list[str]) -> None:
     async with run_site() as site:
         for name in flags.names or CASES:
             case = replace(CASES[name], **changes)
-            rows.append(await (_measure_spider if case.kind == SCRAPY else _measure)(case, site, flags))
+            measure = MEASURES.get(case.kind, _measure)
+            rows.append(await measure(case, site, flags))
             print(rows[-1], file=sys.stderr, flush=True)
     note = "a page of 3 KB from nginx on loopback, keep-alive; one worker process; cpu: milliseconds a visit"
     report("visits", rows, note=note, case=" ".join(arguments))
@@ -51,12 +56,27 @@ async def main(arguments: list[str]) -> None:
 
 async def _measure_spider(case: Case, site: Site, flags: argparse.Namespace) -> dict[str, Any]:
     """Let Scrapy visit as often as it can."""
-    order = _to_order(case, site, "", flags)
+    return await _measure_without_end(case, site, _to_order(case, site, "", flags), SPIDER)
+
+
+async def _measure_celery(case: Case, site: Site, flags: argparse.Namespace) -> dict[str, Any]:
+    """Let Celery visit as often as it can, with a Redis of its own."""
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
+        async with RedisServer(Path(folder)) as redis:
+            order = _to_order(case, site, f"redis://{redis.address}/0", flags)
+            return await _measure_without_end(case, site, order, CELERY_TASKS)
+
+
+async def _measure_without_end(case: Case, site: Site, order: Order, module: str) -> dict[str, Any]:
     bare = await _run("bare", replace(order, seconds=BARE_SECONDS))
     cpu = sum_cpu(site.process)
-    seen = await _run("visit", order, SPIDER)
+    seen = await _run("visit", order, module)
     spent = (sum_cpu(site.process) - cpu) * order.seconds / (order.seconds + order.warmup)
     return _to_row(case, seen, bare, spent) | {"due/s": None, "late p50": None, "late p99": None}
+
+
+MEASURES = {SCRAPY: _measure_spider, CELERY: _measure_celery}
+"""How to measure what is not a kind of dormice."""
 
 
 async def _measure(case: Case, site: Site, flags: argparse.Namespace) -> dict[str, Any]:
