@@ -49,7 +49,7 @@ class PackWorkflow(PackSignals):
     @property
     def held_bytes(self) -> int:
         """About how much memory its messages take; a worker's cache is bounded by it."""
-        return self._pack.entries.held_bytes
+        return self._pack.messages.held_bytes
 
     @workflow.run
     @ignores_cancellation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shared.messages.placement import PackSpread
 from shared.packs.entry import DUE, ID
 from tests.unit.test_pack_lives import IDS, Life, events, look
-from tests.unit.test_pack_state import NOW, dump, entry
+from tests.unit.test_pack_state import NOW, dump, entry, hold
 from workflows.packs import entries as entries_module
 from workflows.packs.entries import PackEntries
 
@@ -131,3 +131,18 @@ def test_who_only_reads_leaves_the_entries_closed() -> None:
 
     entries.is_reading = lambda: False
     assert entries.get("a") is entries.get("a")
+
+
+def test_a_pack_says_about_how_much_memory_it_takes() -> None:
+    """It takes most while its messages are open, with long payloads more, and little while it sleeps."""
+    small = hold(*(entry(f"m{n}", NOW + HOUR) for n in range(100)))
+    large = hold(*(entry(f"m{n}", NOW + HOUR, payload={"text": "x" * 1000}) for n in range(100)))
+    open_bytes = [small.messages.held_bytes, large.messages.held_bytes]
+
+    for pack in (small, large):
+        pack.entries.close(NOW, SPREAD)
+    closed_bytes = [small.messages.held_bytes, large.messages.held_bytes]
+
+    assert open_bytes[0] > 100 * entries_module.OPEN_BYTES
+    assert open_bytes[1] > open_bytes[0] + 100_000
+    assert all(closed < opened / 5 for closed, opened in zip(closed_bytes, open_bytes, strict=True))

@@ -42,8 +42,6 @@ class Segment:
 
     parts: tuple[bytes, ...]
     """Each is compressed JSON: entries with a comma between two of them."""
-    text_bytes: int
-    """The length of that JSON, not compressed."""
     summary: PackSummary
     wakes: Mapping[str, float]
     """When the first of them can wait no longer, by lane; in seconds since the epoch."""
@@ -58,8 +56,8 @@ class Segment:
         """Close entries of a pack whose own lane is `lane`."""
         lanes = {lane_of(entry, lane) for entry in entries if len(entry) > OTHERS} | {lane}
         wakes = {each: find_wake(entries, (each,), lane, within) for each in lanes}
-        text = encode_json(list(entries))[1:-1]
-        return cls((zlib.compress(text, LEVEL),), len(text), PackSummary.of(entries), wakes)
+        part = zlib.compress(encode_json(list(entries))[1:-1], LEVEL)
+        return cls((part,), PackSummary.of(entries), wakes)
 
     def read(self) -> bytes:
         """Give the entries as JSON, with a comma between two of them."""
@@ -74,8 +72,7 @@ class Segment:
         wakes = dict(self.wakes)
         for lane, wake in other.wakes.items():
             wakes[lane] = min(wake, wakes.get(lane, wake))
-        summary = PackSummary.join([self.summary, other.summary])
-        return Segment(self.parts + other.parts, self.text_bytes + other.text_bytes, summary, wakes)
+        return Segment(self.parts + other.parts, PackSummary.join([self.summary, other.summary]), wakes)
 
 
 class PackEntries:
@@ -89,18 +86,16 @@ class PackEntries:
         self._lane = lane
         self._open: dict[str, Entry] = {entry[ID]: entry for entry in entries}
         self._segments: dict[_Period, Segment] = {}
-        self._entry_bytes = 0  # of one entry as JSON, on average
         self.is_reading: Callable[[], bool] = bool  # while it is true, nobody changes what is read, and nothing opens
 
     def __len__(self) -> int:
         """Count the entries."""
         return len(self._open) + sum(segment.summary.count for segment in self._segments.values())
 
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the entries take; payloads count as long as those that were closed last."""
+    def measure_held_bytes(self, entry_bytes: float) -> int:
+        """Return about how much memory the entries take, if each is `entry_bytes` long as JSON."""
         closed = sum(segment.held_bytes for segment in self._segments.values())
-        return len(self._open) * (OPEN_BYTES + self._entry_bytes) + closed
+        return round(len(self._open) * (OPEN_BYTES + entry_bytes)) + closed
 
     def __contains__(self, message_id: str) -> bool:
         """Return whether the message is here."""
@@ -193,8 +188,6 @@ class PackEntries:
             self._segments[period] = segment if before is None else before.join(segment)
 
         self._open = {}
-        if self._segments:
-            self._entry_bytes = sum(each.text_bytes for each in self._segments.values()) // len(self)
 
     def encode(self) -> bytes:
         """Give the entries as JSON, without opening them."""

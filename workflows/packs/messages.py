@@ -15,7 +15,7 @@ from workflows.packs.calls.batch import Batch
 from workflows.packs.calls.in_flight import InFlight
 from workflows.packs.calls.selection import BatchSelection
 from workflows.packs.calls.suspects import Suspects
-from workflows.packs.entries import PackEntries
+from workflows.packs.entries import OPEN_BYTES, PackEntries
 from workflows.packs.limits import PackConfig, PackLimits
 from workflows.packs.requests.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
 from workflows.packs.summary import PackSummary
@@ -41,6 +41,13 @@ class PackMessages:
     def __len__(self) -> int:
         """Count the messages that are alive."""
         return len(self.entries) + len(self.in_flight)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the messages take."""
+        entry_bytes = self.limits.bytes / max(len(self), 1)
+        in_flight = len(self.in_flight) * (OPEN_BYTES + entry_bytes)
+        return self.entries.measure_held_bytes(entry_bytes) + round(in_flight)
 
     def find(self, message_id: str) -> MessageState | None:
         """Give a message, alive or finished a while ago."""
