@@ -2,19 +2,19 @@
 
 import functools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client
 
 from activities.registry import Registry, load_registry, payload_checks
-from shared.messages.envelope import Envelope
+from shared.messages.envelope import Envelope, PayloadCheck
 from shared.messages.signals import Revise, Signal, make_signal
 from shared.settings import Settings
 from starter.control.lists import MessageLists
 from starter.control.message_starter import MessageStarter
 from starter.starting.receipts import Receipt
-from starter.steering.message_view import MessageViews
+from starter.steering.message_view import NO_WAIT, MessageView, MessageViews
 from starter.steering.packs.packs import Packs
 from starter.steering.packs.reader import PassOver
 from starter.steering.selection import Selection
@@ -37,19 +37,13 @@ class Control:
     """
 
     def __init__(self, client: Client, settings: Settings, registry: Registry | None = None) -> None:
-        self._client = client
-        self._settings = settings
         # only what needs the handlers loads them, because that takes a while
         self._load_kinds = functools.cache(lambda: registry or load_registry(settings))
         self._packs = Packs(client, settings)
         self._starter = MessageStarter(client, settings, self._packs, self._load_kinds)
         self._lists = MessageLists(client, self._packs)
-
-        # the methods that tell of one message, as they are
-        views = MessageViews(client, settings, self._packs)
-        self.look_up = views.look_up
-        self.find_owner = views.find_owner
-        self.show = views.show
+        self._make_sender = functools.partial(Sender, client, settings, self._packs)
+        self.views = MessageViews(client, settings, self._packs)
 
     async def start(self, request: Envelope | Mapping[str, Any]) -> Receipt[None]:
         """Start one message, also one that has finished, and return its receipt, whose outcome is STARTED.
@@ -118,7 +112,8 @@ class Control:
 
     async def send(self, kind: str, message_id: str, signal: Signal) -> str:
         """Send any signal; returns "", or a sentence when the message does not run although the signal asks for it."""
-        return await self._make_sender(signal, is_named=True).send(kind, message_id)
+        sender = self._make_sender(signal, is_named=True, checks=_find_checks(signal, self._load_kinds))
+        return await sender.send(kind, message_id)
 
     async def send_to_each(
         self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: SignalCounts, *, are_named: bool = False
@@ -132,11 +127,8 @@ class Control:
         `report` then also gets those that are paused, parked or stand still. The first message whose kind does not take
         the payload of a revision ends everything with InvalidEnvelope.
         """
-        await self._make_sender(signal, is_named=are_named).send_to_each(names, tally)
-
-    def _make_sender(self, signal: Signal, *, is_named: bool) -> Sender:
-        checks = payload_checks(self._load_kinds()) if isinstance(signal, Revise) else NO_CHECKS
-        return Sender(self._client, self._settings, self._packs, signal, is_named=is_named, checks=checks)
+        sender = self._make_sender(signal, is_named=are_named, checks=_find_checks(signal, self._load_kinds))
+        await sender.send_to_each(names, tally)
 
     def list(
         self, selection: Selection, limit: int | None = None, pass_over: PassOver | None = None
@@ -171,3 +163,18 @@ class Control:
         about, by the counts in their memos. Messages that have finished are always counted exactly, as by `count`.
         """
         return await self._lists.estimate(selection)
+
+    async def look_up(self, kind: str, message_id: str) -> ListedMessage:
+        """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
+        return await self.views.look_up(kind, message_id)
+
+    async def show(self, kind: str, message_id: str, *, wait: timedelta = NO_WAIT) -> MessageView:
+        """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed.
+
+        With `wait` it is shown once it has ended or is parked, or else, as it then is, when that time is over.
+        """
+        return await self.views.show(kind, message_id, wait=wait)
+
+
+def _find_checks(signal: Signal, load_kinds: Callable[[], Registry]) -> Mapping[str, PayloadCheck]:
+    return payload_checks(load_kinds()) if isinstance(signal, Revise) else NO_CHECKS

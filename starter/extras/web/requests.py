@@ -260,7 +260,7 @@ async def check_owner(request: Request, kind: str, message_id: str, *, is_new_fi
         return
 
     try:
-        owner = await find_api(request).control.find_owner(kind, message_id)
+        owner = await find_api(request).control.views.find_owner(kind, message_id)
     except MessageNotFound:
         if not is_new_fine:
             raise
