@@ -13,7 +13,8 @@ from shared.messages.message import Decision, MessageState
 
 Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
-CHUNK_BYTES_MAX = 1_000_000  # of the entries in one start or signal: a full pack of typical ones; the server takes 2 MB
+CHUNK_BYTES_MAX = 400_000  # of the entries in one start or signal: what an empty pack takes, even if nothing compresses
+FORWARDED_BYTES_MAX = 200_000  # of those in one signal to another pack, which has to take them however full it is
 STATE_BYTES_MAX = 400_000  # of a pack's state as it is stored: the server warns at 512 KiB, and takes 2 MB
 EXPANDED_BYTES_MAX = 1_200_000  # of a state as JSON: with other payloads it may compress less next time
 WIRE_VERSION = 1  # version of the encoding of a pack's state

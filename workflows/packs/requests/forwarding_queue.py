@@ -8,7 +8,7 @@ from typing import Any
 from shared.messages.json_value import encode_json
 from shared.messages.placement import pack_index
 from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
-from shared.packs.entry import CHUNK_BYTES_MAX, Entry, measure
+from shared.packs.entry import FORWARDED_BYTES_MAX, Entry, measure
 
 PART_MAX = 200  # signals sent together: of a chunk whose sender knows few packs, each of many packs gets a few messages
 PART_BYTES_MAX = 1_000_000  # of them, because the server takes 2 MB at once
@@ -69,7 +69,7 @@ class ForwardingQueue(list[Stray]):
 
     def send_away(self, kind: str, index: int, entries: list[Entry], ended: list[Entry]) -> None:
         """Queue messages of this pack for another one, in chunks whose tokens are hashes of their content."""
-        pieces = max(1, math.ceil(measure([entries, ended]) / CHUNK_BYTES_MAX))
+        pieces = max(1, math.ceil(measure([entries, ended]) / FORWARDED_BYTES_MAX))
         for piece in range(pieces):
             chunk: dict[str, Any] = {"entries": entries[piece::pieces], "ended": ended[piece::pieces]}
             token = hashlib.blake2b(encode_json([kind, chunk]), digest_size=16).hexdigest()
