@@ -13,7 +13,7 @@ from shared.messages.message import Decision, MessageState
 
 Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
-CHUNK_BYTES_MAX = 400_000  # of the entries in one start or signal: what an empty pack takes, even if nothing compresses
+CHUNK_BYTES_MAX = 350_000  # of the entries in one start or signal: an empty pack takes them, even if nothing compresses
 FORWARDED_BYTES_MAX = 200_000  # of those in one signal to another pack, which has to take them however full it is
 STATE_BYTES_MAX = 400_000  # of a pack's state as it is stored: the server warns at 512 KiB, and takes 2 MB
 EXPANDED_BYTES_MAX = 1_200_000  # of a state as JSON: with other payloads it may compress less next time

@@ -14,6 +14,7 @@ from shared.errors import RetryLater
 from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import pack_index, pack_workflow_id
 from shared.packs.counts import FIRST, count_due, count_entries
+from shared.packs.entry import STATE_BYTES_MAX
 from shared.settings import Settings
 from shared.temporal.backoff import Patience
 from shared.temporal.connect import to_raw_bytes
@@ -109,7 +110,8 @@ class PackStarter:
             return _Answer(dict.fromkeys(everyone, (refusal.outcome, refusal.reason)), attempts)
 
         self._begun.add(pack_workflow_id(chunk.layout.kind, chunk.index))
-        if answer.started:
+        # an empty pack takes so much, even if nothing compresses; of more it has to be asked what it took
+        if answer.started and len(chunk.body) <= STATE_BYTES_MAX:
             repeated = dict.fromkeys(_find_repeated(chunk.ids), self._outcomes[KNOWN])
             return _Answer(repeated, attempts, answer.run_id)
         return _Answer(await self._query_outcomes(chunk, token), attempts, answer.run_id)

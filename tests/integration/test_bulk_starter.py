@@ -379,15 +379,15 @@ async def test_a_stream_that_never_pauses_has_its_messages_started_meanwhile(
 
 
 async def test_a_whole_pack_starts_while_no_worker_runs(client: Client, settings: Settings, kind: str) -> None:
-    """As many messages as a pack may hold are in its first input, which the server takes by itself."""
+    """Thousands of messages are in its first input, which the server takes by itself."""
     url = "https://example.org/feeds/"
     envelopes = [
         Envelope(kind=kind, id=f"message-{n:05}", lane="short", scheduled_at=LATER, payload={"url": f"{url}{n:05}"})
-        for n in range(SIZE_MAX)
+        for n in range(2000)
     ]
     starter = BulkStarter(client, settings, encodings={kind: Pack(packs=1, size=SIZE_MAX)})
 
     receipts = await load(starter, envelopes)
 
     assert {(receipt.outcome, receipt.reason) for receipt in receipts} == {(StartOutcome.STARTED, "")}
-    assert len(receipts) == SIZE_MAX
+    assert len(receipts) == 2000

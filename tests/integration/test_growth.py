@@ -12,8 +12,10 @@ from activities import Again, Context, Message, Pack, handler
 from activities.api.handler import Handler
 from shared.messages.envelope import Envelope
 from shared.messages.placement import layout_workflow_id
+from shared.packs.entry import CHUNK_BYTES_MAX
 from shared.settings import Settings
 from starter.control import Control
+from starter.starting import chunks
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import StartOutcome
@@ -73,10 +75,20 @@ async def test_a_kind_that_becomes_larger_gets_more_packs_by_itself(
 
 
 @pytest.mark.long
-async def test_a_full_pack_takes_the_rest_once_its_kind_has_grown(
-    client: Client, settings: Settings, serve: Serve, message_id: Callable[[], str]
+@pytest.mark.parametrize("chunk_bytes", [CHUNK_BYTES_MAX, 1_000_000])
+async def test_a_full_pack_takes_the_rest_once_its_kind_has_grown(  # noqa: PLR0917 — fixtures and the row of a table
+    client: Client,
+    settings: Settings,
+    serve: Serve,
+    message_id: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    chunk_bytes: int,
 ) -> None:
-    """2 MB that can't be compressed come to one pack, which stores 400 KB: the sender waits until there are more."""
+    """2 MB that can't be compressed come to one pack, which stores 400 KB: the sender waits until there are more.
+
+    So it does where the chunk that begins the pack is too large for it.
+    """
+    monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", chunk_bytes)
     kind = f"kind-{message_id()}"
     pack = Pack(packs=1)
     work = make_sleeper(kind, pack)
