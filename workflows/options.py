@@ -40,6 +40,10 @@ BATCH_SLACK = timedelta(seconds=20)
 PROCESS_TIMEOUT = timedelta(seconds=15)
 """How long a worker process may leave a question about its calls in flight before it counts as dead."""
 
+ASKED_LATE_MAX = 3
+"""How often a pack may ask in vain for calls whose time is over. A run that ends takes its question back before that
+times out: so of a pack whose runs are short, a process that has died would never count as dead."""
+
 CALLS_IN_FLIGHT_MAX = 500
 """Most batches of one pack with calls that still work. The server allows a workflow 2,000 activities at once."""
 

@@ -8,6 +8,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, RetryState
 
 from shared.lanes import LANES, prefix_of, task_queue
+from shared.messages.message import Outcome
 from shared.packs.cycle import to_input
 from shared.packs.entry import CYCLES_IN_FIRST_RUN, CYCLES_PER_RUN
 from shared.packs.names import AWAIT_CALLS, RUN_BATCH
@@ -16,6 +17,8 @@ from workflows import options
 from workflows.guards.lost_calls import describe_loss, lost_call_outcome, missing_key_outcome
 from workflows.packs.calls.batch import Batch
 from workflows.packs.state import PackState
+
+NO_ANSWER = "the handler call was lost: its worker process did not answer"
 
 
 class WorkerSettings:
@@ -63,6 +66,7 @@ class Batches:
             if batch is None:
                 return
             self._begun += 1
+            batch.begun_at = workflow.time()
             self.follow(batch)
 
     def follow(self, batch: Batch) -> None:
@@ -105,6 +109,13 @@ class Batches:
 
     async def _await_calls(self, batch: Batch) -> None:
         """Wait for those of a batch's calls that are still in flight; if their process dies, they have failed."""
+        latest = batch.begun_at + (options.handler_timeout(batch.lane) + options.PROCESS_TIMEOUT).total_seconds()
+        if workflow.time() > latest:
+            batch.asked_late += 1
+        if batch.asked_late > options.ASKED_LATE_MAX:
+            self._lose_left(batch, Outcome("failed", reason=NO_ANSWER, max_attempts=0))
+            return
+
         try:
             answer = await workflow.execute_activity(
                 AWAIT_CALLS,
@@ -117,11 +128,15 @@ class Batches:
                 summary=f"{len(batch.left)} messages in flight",
             )
         except ActivityError as exc:
-            self.ended_cycles += len(batch.left)
-            self._pack.apply_to_left(batch, lost_call_outcome(exc), workflow.time())
-            self._stir()
+            self._lose_left(batch, lost_call_outcome(exc))
         else:
+            batch.asked_late = 0
             self._take_answer(batch, answer)
+
+    def _lose_left(self, batch: Batch, outcome: Outcome) -> None:
+        self.ended_cycles += len(batch.left)
+        self._pack.apply_to_left(batch, outcome, workflow.time())
+        self._stir()
 
     async def _execute(self, batch: Batch) -> Any:
         pack = self._pack

@@ -30,6 +30,10 @@ class Batch:
     queue: str = ""
     left: list[int] = field(default_factory=list[int])
     """Positions of the messages whose outcomes the pack waits for, in rising order."""
+    begun_at: float = 0.0
+    """In seconds since the epoch."""
+    asked_late: int = 0
+    """How often the pack has asked in vain for calls whose time was over."""
 
 
 class BatchLimit:

@@ -83,7 +83,14 @@ class InFlight:
     def dump(self) -> list[dict[str, Any]]:
         """Give the wire form from which the next run goes on to wait for the calls."""
         return [
-            {"token": batch.token, "lane": batch.lane, "queue": batch.queue, "calls": list(self._dump_calls(batch))}
+            {
+                "token": batch.token,
+                "lane": batch.lane,
+                "queue": batch.queue,
+                "begun_at": batch.begun_at,
+                "asked_late": batch.asked_late,
+                "calls": list(self._dump_calls(batch)),
+            }
             for batch in self.batches.values()
         ]
 
@@ -96,9 +103,13 @@ class InFlight:
     def _load(self, wire: Mapping[str, Any]) -> None:
         calls: list[Any] = wire["calls"]
         batch = Batch(wire["token"], wire["lane"], ids=[""] * (calls[-1][0] + 1), queue=wire["queue"])
+        batch.begun_at = wire["begun_at"]
+        batch.asked_late = wire["asked_late"]
+
         for position, message_id, entry, state, growth in calls:
             batch.ids[position] = message_id
             batch.left.append(position)
             loaded = None if state is None else MessageState.load(state)
             self.messages[message_id] = RunningMessage(batch.token, entry, loaded, growth)
+
         self.batches[batch.token] = batch
