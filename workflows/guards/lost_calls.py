@@ -11,9 +11,14 @@ WAIT_SECONDS = 60.0  # as long as a message without a handler waits: time to dep
 
 def lost_call_outcome(exc: ActivityError) -> Outcome:
     """Give the outcome of a call that gave none: a failed attempt, unless its worker lacked a payload's key."""
-    return missing_key_outcome(exc) or Outcome(
+    return missing_key_outcome(exc) or count_as_lost(describe_loss(exc))
+
+
+def count_as_lost(why: str) -> Outcome:
+    """Give the outcome of a call that counts as a failed attempt, for a reason in a few words."""
+    return Outcome(
         "failed",
-        reason=f"the handler call was lost: {describe_loss(exc)}",
+        reason=f"the handler call was lost: {why}",
         max_attempts=0,  # only workers know the handler's own limit of attempts
     )
 

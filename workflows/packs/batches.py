@@ -14,11 +14,9 @@ from shared.packs.entry import CYCLES_IN_FIRST_RUN, CYCLES_PER_RUN
 from shared.packs.names import AWAIT_CALLS, RUN_BATCH
 from shared.temporal.connect import to_raw
 from workflows import options
-from workflows.guards.lost_calls import describe_loss, lost_call_outcome, missing_key_outcome
+from workflows.guards.lost_calls import count_as_lost, describe_loss, lost_call_outcome, missing_key_outcome
 from workflows.packs.calls.batch import Batch
 from workflows.packs.state import PackState
-
-NO_ANSWER = "the handler call was lost: its worker process did not answer"
 
 
 class WorkerSettings:
@@ -113,7 +111,7 @@ class Batches:
         if workflow.time() > latest:
             batch.asked_late += 1
         if batch.asked_late > options.ASKED_LATE_MAX:
-            self._lose_left(batch, Outcome("failed", reason=NO_ANSWER, max_attempts=0))
+            self._lose_left(batch, count_as_lost("its worker process did not answer"))
             return
 
         try:
