@@ -1,5 +1,7 @@
 """What a wake costs a pack that sleeps, by how many sleep in it: open what is due, decide, close it again.
 
+And what it costs to take in a few new messages, which are due much later.
+
 Only the pack's own work, in one process: no server, no handlers.
 """
 
@@ -18,6 +20,8 @@ from workflows.packs.state import PackState
 
 SIZES = (1_000, 10_000)
 IN_WAKE = 300
+NEW = 8
+"""As many are taken in at once: so many does a sender of all messages have for each pack."""
 WAKES = 60
 RHYTHM_SECONDS = 3600.0
 BEGIN = 1_800_000_000.0
@@ -26,7 +30,10 @@ TOLERANCE_SECONDS = 10.0  # less than between two wakes, so that each is due
 
 
 async def main(arguments: Sequence[str]) -> None:
-    """Measure WAKES wakes of IN_WAKE messages each, by turns for each size of SIZES; all are back after an hour."""
+    """Measure WAKES wakes of IN_WAKE messages each, by turns for each size of SIZES; all are back after an hour.
+
+    Then as many times NEW messages are taken in.
+    """
     if arguments:
         raise BadArgument(f"it takes no arguments, and got {' '.join(arguments)}")
 
@@ -40,9 +47,19 @@ async def main(arguments: Sequence[str]) -> None:
         for size, pack in alternate(packs, number).items():
             seen[size].append(pack.wake())
 
+    admitted: dict[int, list[float]] = {size: [] for size in SIZES}
+    for number in range(WAKES):
+        for size, pack in alternate(packs, number).items():
+            admitted[size].append(pack.take_in())
+
     few = median(seen[SIZES[0]])
     rows: list[dict[str, Any]] = [
-        {"asleep": size, "ms a wake": 1000 * median(spans), "ratio": median(spans) / few}
+        {
+            "asleep": size,
+            "ms a wake": 1000 * median(spans),
+            "ratio": median(spans) / few,
+            f"ms for {NEW} new": 1000 * median(admitted[size]),
+        }
         for size, spans in seen.items()
     ]
     report("wakes", rows, note=f"{IN_WAKE} due in each; {WAKES} wakes each, by turns; ratio = to the first row")
@@ -57,6 +74,8 @@ class _Sleeper:
         self._now = BEGIN + self._step / 2  # between two of them, whatever is rounded
         entries = [_make_entry(n, BEGIN + (n + 1) * self._step) for n in range(size)]
         self._pack = PackState(heading | {"entries": entries})
+        self._size = size
+        self._new = 0
         self._close()
 
     def wake(self) -> float:
@@ -74,6 +93,21 @@ class _Sleeper:
         self._pack.messages.summary()
         self._close()
         return taken + time.process_time() - begin
+
+    def take_in(self) -> float:
+        """Let NEW messages come; return the processor seconds that the pack has needed."""
+        first = self._size + self._new
+        self._new += NEW
+        due = [self._now + (n % self._size + 1) * self._step for n in range(first * NEW, (first + NEW) * NEW, NEW)]
+        entries = [_make_entry(first + n, due_at) for n, due_at in enumerate(due)]
+        sizes = {"size": self._size, "packs": 1, "coalesce": COALESCE_SECONDS}
+        chunk = {"token": f"new/{first}", "sent_at": self._now, **sizes, "entries": entries}
+
+        begin = time.process_time()
+        self._pack.admit(chunk, self._now)
+        self._pack.messages.summary()
+        self._close()
+        return time.process_time() - begin
 
     def _take(self) -> list[Batch]:
         batches: list[Batch] = []

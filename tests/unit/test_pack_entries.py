@@ -23,7 +23,7 @@ def small_segments() -> Iterator[None]:
     """Let the smallest packs have several segments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries_module, "SEGMENT_ENTRIES", 1)
-        patch.setattr(entries_module, "LOOKED_FOR_MAX", 2)
+        patch.setattr(entries_module, "LEFT_OPEN_MAX", 0)
         yield
 
 
@@ -37,7 +37,7 @@ def test_a_pack_that_closes_its_entries_lives_as_one_that_does_not(
     closing = Life()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries_module, "SEGMENT_ENTRIES", segment_entries)
-        patch.setattr(entries_module, "LOOKED_FOR_MAX", 2)
+        patch.setattr(entries_module, "LEFT_OPEN_MAX", 0)
         for event in events:
             closing.close()
             for life in (usual, closing):
@@ -92,6 +92,35 @@ def test_each_message_is_found_by_its_id(waits: dict[str, float]) -> None:
 
     assert entries.get("not here") is None
     assert len(entries) == len(waits)
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_ids_with_one_hash_are_two_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hash only says where to look: what is another one's is not given, and what is here is found."""
+
+    def hash_alike(_: str) -> int:
+        return 7
+
+    monkeypatch.setattr(entries_module, "hash", hash_alike, raising=False)
+    entries = PackEntries([entry("a", NOW + HOUR), entry("b", NOW + 9 * HOUR)], "short")
+    entries.close(NOW, SPREAD)
+
+    assert entries.get("c") is None
+    assert entries["b"] == entry("b", NOW + 9 * HOUR)
+    assert entries["a"] == entry("a", NOW + HOUR)
+
+
+def test_a_few_new_messages_open_nothing_that_sleeps() -> None:
+    """A pack that gets a few at a time would else open and close all that it has each time."""
+    entries = PackEntries([entry(f"m{n}", NOW + n) for n in range(3600)], "short")
+    entries.close(NOW, SPREAD)
+    for n in range(8):
+        assert entries.get(f"new{n}") is None
+        entries[f"new{n}"] = entry(f"new{n}", NOW + HOUR)
+    entries.close(NOW, SPREAD)
+
+    assert len(entries) == 3608
+    assert len(vars(entries)["_open"]) == 8
 
 
 def test_a_wake_opens_what_is_due_and_little_else() -> None:

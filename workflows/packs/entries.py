@@ -1,6 +1,7 @@
 """The entries of a pack by when they are due, as bytes while they sleep: a wake opens what is due, and nothing else."""
 
 import zlib
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self, cast
@@ -21,8 +22,8 @@ SHORTEST_WAIT_MS = 16_000
 
 SHORTEST_BITS = 10  # a segment spans at least so many powers of two milliseconds, a second
 
-LOOKED_FOR_MAX = 4
-"""To look through the bytes of a pack takes about a tenth of the time of opening and closing all of them."""
+LEFT_OPEN_MAX = 32
+"""So few entries stay open: to close each small chunk by itself takes longer than to start its messages."""
 
 PARTS_MAX = 8  # of a segment; with more of them, little is compressed at a time
 
@@ -32,6 +33,8 @@ OPEN_BYTES = 600
 SEGMENT_BYTES = 1_000  # what a segment takes beside its parts
 
 _HELD = (0, 0)  # the period of what is parked or paused, which no wake opens
+
+_HASH_TYPE = "q"  # what `hash` gives: 64 bits with a sign
 
 _Period = tuple[int, int]
 
@@ -45,11 +48,13 @@ class Segment:
     summary: PackSummary
     wakes: Mapping[str, float]
     """When the first of them can wait no longer, by lane; in seconds since the epoch."""
+    id_hashes: "array[int]"
+    """The hash of each id, as this process has it: most ids that a pack is asked for are not here."""
 
     @property
     def held_bytes(self) -> int:
         """About how much memory the entries take."""
-        return sum(map(len, self.parts)) + SEGMENT_BYTES
+        return sum(map(len, self.parts)) + len(self.id_hashes) * self.id_hashes.itemsize + SEGMENT_BYTES
 
     @classmethod
     def of(cls, entries: Collection[Entry], lane: str, within: PackSpread) -> Self:
@@ -57,7 +62,8 @@ class Segment:
         lanes = {lane_of(entry, lane) for entry in entries if len(entry) > OTHERS} | {lane}
         wakes = {each: find_wake(entries, (each,), lane, within) for each in lanes}
         part = zlib.compress(encode_json(list(entries))[1:-1], LEVEL)
-        return cls((part,), PackSummary.of(entries), wakes)
+        id_hashes = array(_HASH_TYPE, [hash(entry[ID]) for entry in entries])
+        return cls((part,), PackSummary.of(entries), wakes, id_hashes)
 
     def read(self) -> bytes:
         """Give the entries as JSON, with a comma between two of them."""
@@ -72,7 +78,8 @@ class Segment:
         wakes = dict(self.wakes)
         for lane, wake in other.wakes.items():
             wakes[lane] = min(wake, wakes.get(lane, wake))
-        return Segment(self.parts + other.parts, PackSummary.join([self.summary, other.summary]), wakes)
+        summary = PackSummary.join([self.summary, other.summary])
+        return Segment(self.parts + other.parts, summary, wakes, self.id_hashes + other.id_hashes)
 
 
 class PackEntries:
@@ -86,6 +93,7 @@ class PackEntries:
         self._lane = lane
         self._open: dict[str, Entry] = {entry[ID]: entry for entry in entries}
         self._segments: dict[_Period, Segment] = {}
+        self._closed_hashes: set[int] | None = None  # of ids in segments, and maybe of others; made when it is needed
         self.is_reading: Callable[[], bool] = bool  # while it is true, nobody changes what is read, and nothing opens
 
     def __len__(self) -> int:
@@ -114,19 +122,30 @@ class PackEntries:
         if entry is not None:
             return entry
 
-        needle = encode_json([message_id])[:-1] + b","
+        id_hash = hash(message_id)
+        if not self._may_be_closed(id_hash):
+            return None
+
         for period, segment in self._segments.items():
-            if needle not in segment.read():
+            if id_hash not in segment.id_hashes:
                 continue
             entries = {entry[ID]: entry for entry in segment.open()}
             if message_id not in entries:
-                continue  # a payload has the same bytes
+                continue  # another id has the same hash
             if not self.is_reading():
                 self._open |= entries
                 del self._segments[period]
             return entries[message_id]
 
         return None
+
+    def _may_be_closed(self, id_hash: int) -> bool:
+        """Return whether an id with this hash may be in a segment."""
+        if self.is_reading():
+            return True  # one id is looked for, and nothing is kept for the next one
+        if self._closed_hashes is None:
+            self._closed_hashes = set[int]().union(*(segment.id_hashes for segment in self._segments.values()))
+        return id_hash in self._closed_hashes
 
     def __setitem__(self, message_id: str, entry: Entry) -> None:
         """Keep the entry of a message that is new, or whose entry is open."""
@@ -152,11 +171,6 @@ class PackEntries:
         self._open_segments(list(self._segments))
         return self._open
 
-    def open_for(self, count: int) -> None:
-        """Open all entries if that is cheaper than to look for `count` of them."""
-        if count > LOOKED_FOR_MAX:
-            self.open_all()
-
     def open_due(self, now: float) -> Iterable[Entry]:
         """Open what is due by `now` (seconds since the epoch), and give all that is open."""
         cutoff = floor_ms(now) / 1000
@@ -171,8 +185,13 @@ class PackEntries:
         """Close what is open, in segments by when it is due; `now` in seconds since the epoch, `within` is the pack's.
 
         The later a segment is due, the longer is the time that it spans. So what is far off needs few of them, and is
-        opened again a few times on its way. The more entries there are, the shorter are all of them.
+        opened again a few times on its way. The more entries there are, the shorter are all of them. Few entries stay
+        open.
         """
+        self._closed_hashes = None
+        if self._segments and len(self._open) <= LEFT_OPEN_MAX:
+            return
+
         fineness = (len(self) // SEGMENT_ENTRIES).bit_length()
         now_ms = floor_ms(now)
         periods: dict[_Period, list[Entry]] = {}

@@ -79,7 +79,6 @@ class PackState:
         self.config.size = chunk.get("size", self.config.size)
         self._set_coalesce(chunk.get("coalesce", self.config.within.coalesce))
         self.limits.forget_old(now)
-        self.entries.open_for(len(chunk["entries"]) + len(chunk.get("ended", ())))
 
         outcomes: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
@@ -155,7 +154,6 @@ class PackState:
 
         missing: list[int] = []
         moved: dict[int, list[int]] = {}
-        self.entries.open_for(len(ids))
         for position, message_id in enumerate(ids):
             if message_id in self.in_flight or message_id in self.entries:
                 self.messages.steer(message_id, signal, now)
