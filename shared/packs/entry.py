@@ -16,6 +16,7 @@ ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
 CHUNK_BYTES_MAX = 350_000  # of the entries in one start or signal: an empty pack takes them, even if nothing compresses
 FORWARDED_BYTES_MAX = 200_000  # of those in one signal to another pack, which has to take them however full it is
 STATE_BYTES_MAX = 400_000  # of a pack's state as it is stored: the server warns at 512 KiB, and takes 2 MB
+ASSUMED_SHARE = 0.5  # what a state's JSON is compressed to until that is known: JSON of messages comes to a quarter
 EXPANDED_BYTES_MAX = 1_200_000  # of a state as JSON: with other payloads it may compress less next time
 WIRE_VERSION = 1  # version of the encoding of a pack's state
 CYCLES_PER_RUN = "cycles_per_run"  # key in a batch's answer: cycles per message after which the pack continues as new

@@ -295,7 +295,7 @@ async def test_a_revision_for_which_a_pack_has_no_room_is_refused(
     """The sender gets an error, instead of a message that quietly stays as it was."""
     starter = BulkStarter(client, settings, encodings=declare("pack", kind), revises=True)
     large = "x" * 3900
-    names = [f"m{n}" for n in range(300)]
+    names = [f"m{n}" for n in range(900)]
 
     def deliveries(offset: int, payload: str) -> list[tuple[None, Delivery]]:
         envelopes = (Envelope(kind=kind, id=n, lane="short", payload=payload, scheduled_at=LATER) for n in names)

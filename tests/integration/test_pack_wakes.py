@@ -1,6 +1,7 @@
 """A pack that has filled its run sleeps on in it, continues as new when it wakes, and stores its state compressed."""
 
 import asyncio
+import base64
 import random
 import time
 from collections import Counter
@@ -11,15 +12,20 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
+from temporalio.common import TypedSearchAttributes
 
 from activities import Again, Context, Message, handler
 from activities.api.handler import Handler
 from examples.ledger import Ledger, audit
+from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
-from shared.messages.placement import PackSpread, pack_workflow_id
+from shared.messages.message import MessageState
+from shared.messages.placement import PACK_WORKFLOW, PackSpread, pack_workflow_id
+from shared.packs.entry import measure, to_entry, to_heading
 from shared.settings import Settings
 from shared.temporal.compression import ZLIB
+from shared.temporal.search_attributes import pack_attributes_at_start
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
@@ -27,7 +33,7 @@ from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.support.ledger_tail import Tail
 from tests.support.processes import worker_process
-from workflows.options import CONTINUE_AS_NEW_MIN
+from workflows.options import CONTINUE_AS_NEW_MIN, HISTORY_BYTES_MAX
 
 MESSAGES = CONTINUE_AS_NEW_MIN + 5
 """So many cycles in one batch fill a run."""
@@ -154,6 +160,39 @@ async def test_signals_that_meet_the_end_of_a_full_run_count(
 
     assert status["revision"] == revisions
     assert overview["asleep"] + overview["running"] == MESSAGES
+
+
+async def test_a_pack_whose_state_is_a_long_history_by_itself_still_runs_its_messages(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """It would else continue as new at once in each of its runs, for ever, and call nobody."""
+    called: list[str] = []
+
+    @handler(kind, encoding=PACK)
+    async def act(message: Message, ctx: Context) -> Again:
+        called.append(message.id)
+        return Again(after=timedelta(days=1))
+
+    chance = random.Random(7)
+    payloads = [base64.b85encode(chance.randbytes(3200)).decode() for _ in range(330)]
+    now = time.time()
+    states = [MessageState(kind, f"m{n}", "short", now + 3600 * n, now, payload=p) for n, p in enumerate(payloads)]
+    entries = [to_entry(state, "short") for state in states]
+    heading = to_heading(kind, "short", index=0, packs=1, size=1000, coalesce=0.0)
+
+    async with serve(act, lanes=("short",)):
+        pack = await client.start_workflow(
+            PACK_WORKFLOW,
+            heading | {"entries": entries, "bytes": sum(map(measure, entries))},
+            id=pack_workflow_id(kind, 0),
+            task_queue=task_queue(settings.task_queue_prefix, "short"),
+            search_attributes=TypedSearchAttributes(pack_attributes_at_start(kind, "short")),
+        )
+        await wait_until(lambda: bool(called), "its due message runs")
+        history = await client.get_workflow_handle(pack.id, run_id=pack.result_run_id).fetch_history()
+
+    assert history.events[0].ByteSize() > HISTORY_BYTES_MAX
+    assert called == ["m0"]
 
 
 KILLS = 4

@@ -29,6 +29,7 @@ HEADING: dict[str, Any] = {
     "packs": 1,
     "size": 1000,
     "coalesce": 60.0,
+    "stored_share": 1.0,  # nothing compresses, so that all sizes are those of the JSON
 }
 AGAIN = Outcome("again", after=3600.0, tolerance=0.0)
 DONE = Outcome("done", result="ok")
@@ -192,6 +193,29 @@ def test_a_pack_without_room_for_the_bytes_is_full() -> None:
     assert receipt["crowding"] == pytest.approx(2, abs=0.05)
     assert STATE_BYTES_MAX - 5000 < pack.limits.bytes <= STATE_BYTES_MAX
     assert "full" not in admit(pack, entry("small"))
+
+
+def test_a_pack_that_does_not_know_yet_how_far_it_compresses_is_not_crowded_by_that() -> None:
+    """Three thousand ordinary messages come in one go; a kind would get twice the packs that it needs."""
+    pack = build(size=4000, stored_share=0.0)
+    receipt = admit(pack, *(entry(f"message-{n:08}", payload="x" * 70) for n in range(2900)))
+
+    assert pack.limits.bytes > STATE_BYTES_MAX * 3 / 4
+    assert "full" not in receipt
+    assert "crowding" not in receipt
+
+
+@pytest.mark.parametrize("stored_share", [0.0, 1.0, 0.25])
+def test_what_moves_here_is_taken_while_the_server_can_store_it(stored_share: float) -> None:
+    """Beyond the limit too, for it is nowhere else; but never beyond what comes to three times a state's bytes."""
+    pack = build(stored_share=stored_share)
+    entries = [entry(f"m{n}", payload="x" * 3900) for n in range(400)]
+    receipt = admit(pack, *entries, is_moving=True)
+    taken = len(pack.messages)
+
+    assert receipt.get("full", []) == list(range(taken, 400))
+    assert pack.limits.bytes * (stored_share or 1.0) <= 3 * STATE_BYTES_MAX
+    assert taken == 400 or pack.limits.bytes + 4000 > 3 * STATE_BYTES_MAX
 
 
 def test_a_finished_message_that_is_forgotten_for_room_can_start_anew() -> None:

@@ -8,6 +8,7 @@ from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import CROWDED_SHARE, PackSpread
 from shared.messages.signals import Revise
 from shared.packs.entry import (
+    ASSUMED_SHARE,
     EXPANDED_BYTES_MAX,
     ID,
     STATE_BYTES_MAX,
@@ -21,6 +22,10 @@ from workflows.packs.summary import FinishedMessages
 
 CROWDED_MIN = 8
 """A pack with fewer messages is never crowded, or a `size` of 1 would have a pack for each message."""
+
+MOVING_SHARE = 3
+"""What moves from another pack is taken beyond the limit, for it has left there already; but the state must still be
+one that the server stores. More packs hold less each, so no pack that grows comes near this."""
 
 
 class PackConfig:
@@ -60,9 +65,10 @@ class PackLimits:
     def __init__(self, config: PackConfig, wire: Mapping[str, Any]) -> None:
         self._config = config
         self.bytes: int = wire.get("bytes", 0)
-        expanded = STATE_BYTES_MAX / (config.stored_share or 1.0)
-        self.bytes_max = min(round(expanded), EXPANDED_BYTES_MAX)
+        self.bytes_max = _expand(config.stored_share or ASSUMED_SHARE)
         """The most bytes of JSON: the limit of the stored size, divided by the last compression ratio."""
+        self.moving_bytes_max = MOVING_SHARE * _expand(config.stored_share or 1.0)
+        """The same for messages that come from another pack, where they are no longer: they may exceed the limit."""
         self.ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
 
     def measure_crowding(self, count: int) -> float:
@@ -109,3 +115,8 @@ class PackLimits:
     def forget_old(self, now: float) -> None:
         """Forget finished messages that are old, or too many, or for which there is no room."""
         self.bytes -= self.ended.forget_old(now, self._config.size, self.bytes - self.bytes_max)
+
+
+def _expand(stored_share: float) -> int:
+    """Return how many bytes of JSON come to the largest state that is stored, at this compression ratio."""
+    return min(round(STATE_BYTES_MAX / stored_share), EXPANDED_BYTES_MAX)

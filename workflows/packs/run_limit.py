@@ -13,6 +13,7 @@ class RunLimit:
     def __init__(self, pack: PackState, batches: Batches) -> None:
         self._pack = pack
         self._batches = batches
+        self._begun_bytes = workflow.info().get_current_history_size()
 
     @property
     def is_over(self) -> bool:
@@ -39,6 +40,10 @@ class RunLimit:
 
     @property
     def is_history_long(self) -> bool:
-        """Whether the history is as long as one should become."""
+        """Whether the history is as long as one should become; a large state at its beginning comes on top.
+
+        Else a pack with such a state would only continue as new, again and again.
+        """
         info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.get_current_history_size() > options.HISTORY_BYTES_MAX
+        grown = info.get_current_history_size() - self._begun_bytes
+        return info.is_continue_as_new_suggested() or grown > options.HISTORY_BYTES_MAX

@@ -26,10 +26,6 @@ from workflows.packs.requests.admission import (
 from workflows.packs.requests.forwarding_queue import ForwardingQueue
 from workflows.packs.requests.receipts import FULL, KNOWN, REVISED, STOPPED, PackReceipts
 
-MOVING_SHARE = 3
-"""What moves from another pack is taken beyond the limit, for it has left there already; but the state must still be
-one that the server stores. More packs hold less each, so no pack that grows comes near this."""
-
 
 class PackState:
     """All that a pack is between two events: new messages, signals and results change it."""
@@ -126,7 +122,7 @@ class PackState:
         if message_id in ended and sources_of(entry):
             entry[OTHERS]["sources"] = merge_sources(sources_of(ended[message_id]), sources_of(entry))
         size = measure(entry)
-        may_exceed = chunk.get("is_moving") and limits.bytes + size <= MOVING_SHARE * limits.bytes_max
+        may_exceed = chunk.get("is_moving") and limits.bytes + size <= limits.moving_bytes_max
         if not limits.make_room(size) and not may_exceed:
             return FULL
 
