@@ -66,6 +66,7 @@ class ModelCheck:
         try:
             loaded = pkgutil.resolve_name(self._origin)
         except Exception as exc:
+            # a handler's module raises what it likes when it is imported; Spark's task fails with this sentence
             step = "install the module of its handler wherever Spark's tasks run"
             raise InvalidHandler(f"kind {self._kind!r}: {self._origin} can't be imported ({exc!r}); {step}") from exc
         found = {h.kind: h.payload for _, h in _handlers_in(loaded, self._origin)}
@@ -106,6 +107,7 @@ def _installed() -> Iterator[tuple[str, Handler]]:
         try:
             loaded = point.load()
         except Exception as exc:
+            # a distribution's module raises what it likes when it is imported; the process ends with this sentence
             raise InvalidHandler(f"entry point {point.name} = {point.value} can't be loaded ({exc!r})") from exc
         yield from _handlers_in(loaded, point.value)
 
@@ -115,6 +117,7 @@ def _configured(modules: Iterable[str]) -> Iterator[tuple[str, Handler]]:
         try:
             module = importlib.import_module(name)
         except Exception as exc:
+            # a user's module raises what it likes when it is imported; the process ends with this sentence
             problem = _describe(exc)
             place = _find_place(exc) or "DORMICE_HANDLERS or PYTHONPATH"
             raise InvalidHandler(f"handlers: module {name!r} can't be imported ({problem}); correct {place}") from exc

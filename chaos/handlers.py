@@ -60,7 +60,8 @@ async def record_call(message: Message, ctx: Context) -> Again | Done:
         ending = What.FAILED if is_late else What.CUT_OFF
         note(ending)
         raise
-    except BaseException:
+    except Exception:
+        # on purpose, or the site's fault: dormice tries the call again, and the ledger says that it had to
         note(What.FAILED)
         raise
     if group.back_after[1] == 0:

@@ -83,6 +83,7 @@ def ledgered(function: "HandlerFunction") -> "HandlerFunction":
         try:
             outcome = await function(message, ctx)
         except BaseException as exc:
+            # a cut-off is noted like a failure; the worker gets what was raised
             ledger.append(Entry(what=type(exc).__name__, at=time.time(), **call))
             raise
 

@@ -311,6 +311,7 @@ def to_exit_code(run: Callable[[], int]) -> int:
         sys.stderr.write(f"dormice: {exc}\n")
         return code_of(exc)
     except Exception:
+        # what remains is a defect: its traceback is logged, and the exit code tells whoever supervises this process
         logger.exception("worker failed", extra={"action": "worker_failed"})
         return PARTLY
 

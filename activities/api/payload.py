@@ -53,6 +53,7 @@ class PayloadModel:
             problem = f"{own.problem}, and after before= {exc.field}: {exc.problem}"
             raise InvalidPayload(own.field, problem, own.flaw) from exc
         except Exception as exc:
+            # `before` is a handler author's; the message is rejected with this sentence, like one that does not fit
             raise InvalidPayload(own.field, f"{own.problem}, and before= raised {_describe(exc)}", own.flaw) from exc
 
     def write(self, value: Any) -> Any:
@@ -61,6 +62,7 @@ class PayloadModel:
             if find_flaw(value) is not None:
                 value = self.adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
         except Exception as exc:
+            # a model's own code writes it; the outcome is a rejection with this sentence
             problem = f"the returned payload is no {self.name} and no JSON ({_describe(exc)})"
             raise InvalidOutcome(f"{problem}; return Again(payload={self.name}(…))") from exc
 
@@ -89,6 +91,7 @@ class PayloadModel:
         except ValidationError as exc:
             raise _translate(exc, self.name) from exc
         except Exception as exc:
+            # a model's own validators raise what they like; the message is rejected, like one that does not fit
             raise InvalidPayload("payload", f"its model raised {_describe(exc)}") from exc
 
 
@@ -115,6 +118,7 @@ def make_model(where: str, payload: Any, before: Callable[[Any], Any] | None) ->
         if not adapter.pydantic_complete:
             adapter.rebuild(raise_errors=True)
     except Exception as exc:
+        # pydantic builds it with a handler author's own code; the process ends with this sentence
         problem = _describe(exc).partition(". ")[0]  # pydantic goes on with advice for its own users
         hint = "give a pydantic model, a dataclass or a TypedDict, defined above the handler"
         raise InvalidHandler(f"{where}: payload={name} is unusable ({problem}); {hint}") from exc

@@ -49,6 +49,7 @@ class Tally:
             try:
                 return await found.function(message, ctx)
             except BaseException:
+                # a cut-off counts as well; the worker gets what was raised
                 self._failed += 1
                 raise
 

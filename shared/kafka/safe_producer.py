@@ -171,6 +171,9 @@ class SafeProducer:
                 try:
                     await producer.start()
                 except BaseException:
+                    # at the end of the patience, too, which comes as a cancellation: a producer that nobody stops keeps
+                    # its connection and its tasks; the caller gets BrokerError, and the next send makes another
+                    # producer
                     await producer.stop()
                     raise
                 self._producer = producer

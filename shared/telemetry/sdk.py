@@ -287,6 +287,7 @@ class _SampledSpan(Span):
             try:
                 yield
             except BaseException as exc:
+                # whatever leaves the call only lends its name to the span; the caller gets it as it is
                 self._left_by = type(exc).__name__
                 raise
 

@@ -132,6 +132,7 @@ def translate_spark_errors() -> Generator[None]:
     try:
         yield
     except Exception as exc:
+        # Py4J, PySpark and Python raise the same failure as different classes; what nobody knows goes on as it is
         refusal = translate_spark_error(exc)
         if refusal is None or refusal is exc:
             raise

@@ -132,6 +132,7 @@ def _start(conf: Mapping[str, str], settings: Settings) -> "SparkSession":
             gateway = _launch(SparkConf().setAll(list(conf.items())), log)
             SparkContext(conf=SparkConf().setAll(list(conf.items())), gateway=gateway)
         except Exception as exc:
+            # Py4J, PySpark and Python raise the same failure as different classes; the command ends with one sentence
             refusal = translate_spark_error(exc, explain_log(log))
             raise refusal or Misconfigured(
                 f"Spark does not start ({explain_log(log) or exc}); correct its configuration"

@@ -136,6 +136,7 @@ def open_receipts(folder: str, name: str, attempt: int, progress: str) -> Genera
         fs.move(part, f"{root}/{name}.parquet")
         file.write_note()
     except BaseException:
+        # a task that is killed, too: no part stays; Spark tries the task again, which sends its rows once more
         with suppress(OSError):
             fs.delete_file(part)
         raise

@@ -91,6 +91,7 @@ def _load(points: Iterable[EntryPoint]) -> Iterator[Any]:
         try:
             module = point.load()
         except Exception as exc:
+            # a distribution's module raises what it likes when it is imported; the command ends with this sentence
             flaw = f"entry point {point.name} = {point.value} can't be loaded ({exc!r})"
             raise Misconfigured(f"{flaw}; install its distribution anew, or uninstall it") from exc
         yield module

@@ -113,6 +113,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
         try:
             self._rows = self._open(Path(path))
         except BaseException:
+            # an interrupt, too: no `with` block knows the file yet that would close it; the caller gets the error
             self.__exit__()
             raise
 

@@ -43,6 +43,8 @@ class TaskPool(Generic[Answer]):
         try:
             await self._room.acquire()
         except BaseException:
+            # a cancellation, or a loop that is closed: Python warns of a call that is neither begun nor closed; whoever
+            # submits ends, and `results` cancels the calls under way
             call.close()
             raise
         task = asyncio.create_task(call)

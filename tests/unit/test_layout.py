@@ -72,6 +72,32 @@ def _is_packed(node: ast.Assign) -> bool:
 
 
 @each_module
+def test_a_broad_except_says_why(path: Path) -> None:
+    """What catches or suppresses every error has a comment: on its own line, or on the line below."""
+    text = path.read_text()
+    lines = [*text.splitlines(), ""]
+    nodes = [node for node in ast.walk(parse(text)) if isinstance(node, ast.ExceptHandler | ast.Call)]
+    broad = [node.lineno for node in nodes if _is_broad(node)]
+    commented = [number for number in broad if "#" in lines[number - 1] or lines[number].lstrip().startswith("#")]
+
+    assert [lines[number - 1].strip() for number in broad if number not in commented] == []
+
+
+def _is_broad(node: ast.ExceptHandler | ast.Call) -> bool:
+    if isinstance(node, ast.ExceptHandler):
+        caught = [] if node.type is None else [node.type]
+        is_bare = node.type is None
+    elif ast.unparse(node.func).endswith("suppress"):
+        caught = node.args
+        is_bare = False
+    else:
+        return False
+
+    names = {ast.unparse(part) for each in caught for part in ast.walk(each)}
+    return is_bare or not names.isdisjoint({"Exception", "BaseException"})
+
+
+@each_module
 def test_a_class_is_one_idea(path: Path) -> None:
     """At most 20 methods and 12 fields; a record, which has hardly any methods, has a field for each fact."""
     classes = [node for node in ast.walk(parse(path.read_text())) if isinstance(node, ast.ClassDef)]

@@ -89,6 +89,8 @@ class OutboxConnection:
         try:
             await connection.execute(_SESSION.encode())
         except BaseException:
+            # when it is cancelled, too: nobody else has this connection yet to close it; the caller translates the
+            # error and connects anew, or ends
             await connection.close()
             raise
         return connection

@@ -121,6 +121,7 @@ class FunctionPolicy:
         try:
             found: Any = getattr(importlib.import_module(module), name, None)
         except Exception as exc:
+            # a user's module raises what it likes when it is imported; the command ends with this sentence
             problem = f"module {module!r} can't be imported ({exc!r})"
             raise InvalidSetting(
                 f"--policy: {place}: {problem}; give fixed:INTERVAL, adaptive, or MODULE:FUNCTION"
@@ -135,6 +136,7 @@ class FunctionPolicy:
         try:
             interval = self._function(visit)
         except Exception as exc:
+            # a user's function raises what it likes; the rehearsal ends with this sentence
             raise InvalidSetting(f"--policy: {self.place} raised {exc!r} for {visit}; correct it") from exc
         if not isinstance(interval, timedelta):
             raise InvalidSetting(f"--policy: {self.place} gave {interval!r:.100}; let it return a timedelta")

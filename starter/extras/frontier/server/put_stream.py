@@ -53,7 +53,7 @@ class PutPool:
         try:
             return await self._frontier.put(url, is_discovered=is_discovered)
         except Exception:
-            # to its client it is as good as not stored, and all others must be answered
+            # a defect: its client is answered that the URL is not stored and puts it again, and all others go on
             logger.exception("a put failed by a defect", extra={"action": "put_failed"})
             return PutStatus.FAIL
 
