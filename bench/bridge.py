@@ -57,8 +57,8 @@ async def main(arguments: list[str]) -> None:
 async def _solo(count: int = SOLO_COUNT) -> None:
     """Records a second against a bare client's starts of the same messages, and of bare workflows; no worker runs."""
 
-    async def start_alike(stage: Stage) -> float:
-        return await _start_alike(await stage.server.connect(), _filling(count, "solo"))
+    async def start_same(stage: Stage) -> float:
+        return await _start_same(await stage.server.connect(), _filling(count, "solo"))
 
     async def start_bare(stage: Stage) -> float:
         return await fill(await stage.server.connect(), "bare", new_prefix(), count, HOUR)
@@ -67,11 +67,11 @@ async def _solo(count: int = SOLO_COUNT) -> None:
         return await _bridge(stage, _filling(count, "solo"))
 
     note = f"{count:,} each, in the order A B B A; ratio = median of the pairs"
-    contestants = {"bare client, the same messages": start_alike, "bare client, bare workflows": start_bare}
+    contestants = {"bare client, the same messages": start_same, "bare client, bare workflows": start_bare}
     await _compare("solo", {**contestants, "bridge": bridge}, note)
 
 
-async def _start_alike(client: Client, filling: Filling) -> float:
+async def _start_same(client: Client, filling: Filling) -> float:
     """Start messages as a script around the SDK would, a bounded number at once; gives the starts a second."""
     gate = asyncio.Semaphore(IN_FLIGHT)
     began = time.monotonic()

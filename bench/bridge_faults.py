@@ -29,7 +29,7 @@ STARTS_PER_SECOND = {"solo": 30.0, "pack": 0.0}
 """The setting of that name: a start costs as much as a cycle and goes first, so this limit decides what is left."""
 
 TIMES = 5
-USUAL_SECONDS = 150.0
+DEFAULT_SECONDS = 150.0
 SPIKE_SECONDS = 60.0
 """The first is how long a message lives through a run: all begin together, and the cycles of a run cost differently."""
 
@@ -48,14 +48,14 @@ MEMBER = ("--member", "one", "--session-seconds", "6")
 async def measure_spikes(seconds: float = SPIKE_SECONDS) -> None:
     """Five times the usual rate for a while, for messages of either encoding, beside a worker that is at work."""
     rows = [await _measure_spike(encoding, seconds) for encoding in SUSTAINED]
-    note = f"{USUAL_SECONDS:.0f} s at the usual rate, then {TIMES} times that for {seconds:.0f} s"
+    note = f"{DEFAULT_SECONDS:.0f} s at the usual rate, then {TIMES} times that for {seconds:.0f} s"
     report("bridge", rows, note=note, case="spike")
 
 
 async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
     rate = SUSTAINED[encoding]
     prefix = new_prefix()
-    count = round(rate * USUAL_SECONDS + TIMES * rate * (seconds + 1))
+    count = round(rate * DEFAULT_SECONDS + TIMES * rate * (seconds + 1))
     kind, packs = ("bench", 0) if encoding == "solo" else (prefix, (count + PACKED_AT_WORK) // 1000)
     filling = Filling(
         prefix=prefix, count=AT_WORK + count, size=1000, delay=20.0, due_in=HOUR, coalesce=1.0, encoding=encoding
@@ -71,7 +71,7 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
         ):
             # the first have the names of those at work: their records would put them to sleep
             records = (envelope for _, envelope in islice(filling.envelopes(), AT_WORK, None))
-            sent = await _send_at(rate, USUAL_SECONDS, producer, prefix, records)
+            sent = await _send_at(rate, DEFAULT_SECONDS, producer, prefix, records)
             before = len(windows)
             sent += await _send_at(TIMES * rate, seconds, producer, prefix, records)
             lag = sent - follower.committed
@@ -81,7 +81,7 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
             await asyncio.sleep(WINDOW_SECONDS)  # for the window that it drained in
             during = windows[before : before + 1 + int((seconds + drained) / WINDOW_SECONDS)]
 
-    usual = mean(m.rate for m in windows[2:before])
+    before_mean = mean(m.rate for m in windows[2:before])
     busy = mean(m.rate for m in during)
     return {
         "encoding": encoding,
@@ -90,9 +90,9 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
         "lag at its end": lag,
         "drained after s": drained,
         "rss MB": follower.rss_bytes / 1e6,
-        "cycles/s before": usual,
+        "cycles/s before": before_mean,
         "cycles/s until drained": busy,
-        "ratio": busy / usual,
+        "ratio": busy / before_mean,
     }
 
 

@@ -227,7 +227,7 @@ async def _watch(subject: Subject, order: Order) -> dict[str, Any]:
         done = await _count_batches(telemetry) - batches
         window = windows[1]
 
-    told = {
+    figures = {
         "count": window.cycles,
         "a second": window.rate,
         "worker cpu ms": window.cpu_ms,
@@ -235,8 +235,8 @@ async def _watch(subject: Subject, order: Order) -> dict[str, Any]:
         "late p99 s": window.late_p99,
         "run twice": window.repeated,
     }
-    print(order.what, told, flush=True)
-    return told | used.per(window.cycles)
+    print(order.what, figures, flush=True)
+    return figures | used.per(window.cycles)
 
 
 async def _until(windows: list[Any], count: int) -> None:

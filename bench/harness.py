@@ -294,13 +294,13 @@ def choose(arguments: Sequence[str], known: Collection[str], what: str = "case")
     return list(arguments or known)
 
 
-def read_count(arguments: Sequence[str], usual: int) -> int:
-    """Give the number that is given first, or the usual one; raises BadArgument for what is no whole number above 0."""
+def read_count(arguments: Sequence[str], default: int) -> int:
+    """Give the number that is given first, or the default; raises BadArgument for what is no whole number above 0."""
     if not arguments:
-        return usual
+        return default
     digits = arguments[0].replace("_", "").replace(",", "")
     if not (digits.isascii() and digits.isdigit() and int(digits)):
-        raise BadArgument(f"'{arguments[0]}' is no whole number above 0; give for example {usual}")
+        raise BadArgument(f"'{arguments[0]}' is no whole number above 0; give for example {default}")
     return int(digits)
 
 

@@ -53,7 +53,7 @@ async def _measure(kind: str) -> dict[str, Any]:
         "messages": started,
         "keys": KEYS[kind],
         "limit a minute": PER_MINUTE[kind],
-        "most in a minute": max(_count_most(moments) for moments in per_key),
+        "most in a minute": max(_count_max(moments) for moments in per_key),
         "share used": len(inside) / allowed,
         "calls/s": len(inside) / MEASURED_SECONDS,
         "called twice": len(entries) - len({entry.id for entry in entries}),
@@ -67,7 +67,7 @@ def _group(entries: list[Entry]) -> list[list[float]]:
     return list(by_key.values())
 
 
-def _count_most(moments: list[float]) -> int:
+def _count_max(moments: list[float]) -> int:
     moments.sort()
     return max(bisect.bisect_right(moments, at + WINDOW) - n for n, at in enumerate(moments))
 

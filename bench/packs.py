@@ -57,11 +57,11 @@ async def main(arguments: list[str]) -> None:
         "count": measure_count,
         "sleepers": measure_sleepers,
     }
-    usual = {"list": LIST_COUNT, "count": COUNT_COUNT, "sleepers": MANY}
+    defaults = {"list": LIST_COUNT, "count": COUNT_COUNT, "sleepers": MANY}
 
     name, *numbers = arguments or [""]
-    if name in fills and (numbers or name in usual):
-        count, *others = (float(number.replace("_", "")) for number in numbers or [str(usual[name])])
+    if name in fills and (numbers or name in defaults):
+        count, *others = (float(number.replace("_", "")) for number in numbers or [str(defaults[name])])
         await fills[name](int(count), *others)
     elif name and name not in parts:
         fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance] [size]"

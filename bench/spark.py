@@ -19,7 +19,7 @@ from bench.bare_loop import start_bare
 from bench.harness import alternate, choose, fresh_server, new_prefix, read_count, report
 from bench.pack_filling import HOUR, Filling, start_packs
 from bench.spark_pipeline import run_pipeline
-from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_beside, write_rows
+from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_in_background, write_rows
 from starter.local.embedded import EmbeddedServer
 
 SOLO_COUNT = 4000
@@ -40,7 +40,7 @@ _COMMAND = "spark start, the whole command"
 async def main(arguments: list[str]) -> None:
     """Run the part named first, with the counts behind it; without one: solo, packs and prepare."""
     parts = {"solo": _solo, "packs": _packs, "prepare": _prepare, "memory": _memory, "crash": _crash}
-    parts |= {"reconcile": _reconcile, "beside": _beside, "pipeline": partial(run_pipeline, worker=_WORKER)}
+    parts |= {"reconcile": _reconcile, "beside": _start_meanwhile, "pipeline": partial(run_pipeline, worker=_WORKER)}
     named = choose(arguments[:1] or ["solo", "packs", "prepare"], parts, "part")
     counts = [read_count([number], SOLO_COUNT) for number in arguments[1:]]
     for name in named:
@@ -152,11 +152,11 @@ async def _copy(rows: Path, target: Path) -> float:
         "session.stop()\n"
         "os._exit(0)\n"
     )
-    return (await measure([sys.executable, "-c", program, str(rows), str(target)], {})).told["seconds"]
+    return (await measure([sys.executable, "-c", program, str(rows), str(target)], {})).reported["seconds"]
 
 
 async def _time_prepare(rows: Path, target: Path) -> float:
-    return (await measure(dormice("prepare", str(rows), str(target)), {})).told["seconds"]
+    return (await measure(dormice("prepare", str(rows), str(target)), {})).reported["seconds"]
 
 
 async def _memory(counts: list[int]) -> None:
@@ -171,7 +171,7 @@ async def _memory(counts: list[int]) -> None:
     report("spark", rows, note="spark start; the largest sum of each sort of process", case="memory")
 
 
-async def _beside(counts: list[int]) -> None:
+async def _start_meanwhile(counts: list[int]) -> None:
     """Packed messages started with the whole command while a worker takes them in."""
     rows: list[dict[str, Any]] = []
     count = counts[0] if counts else MEANWHILE_COUNT
@@ -194,12 +194,12 @@ async def _start(
         rows = write_rows(Path(folder), kind, prefix, count)
         manifest = str(Path(folder, "manifest"))
         await measure(dormice("prepare", str(rows), manifest), variables)
-        async with run_beside(_WORKER, variables) if has_worker else contextlib.nullcontext():
+        async with run_in_background(_WORKER, variables) if has_worker else contextlib.nullcontext():
             measured = await measure(dormice("start", manifest), variables)
         measured.task_rate = count / _find_span(Path(manifest))
 
-    assert measured.told["now"]["started"] == count, measured.told
-    measured.rate = count / measured.told["seconds"]
+    assert measured.reported["now"]["started"] == count, measured.reported
+    measured.rate = count / measured.reported["seconds"]
     return measured
 
 
@@ -214,7 +214,7 @@ async def _crash(counts: list[int]) -> None:
     """The driver is killed in mid-start: the same start again, and reconcile's proof that no row is lost."""
     count = counts[0] if counts else CRASH_COUNT
     kind = new_prefix()
-    told = dict[str, Measured]()
+    steps = dict[str, Measured]()
 
     async with fresh_server() as server:
         with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
@@ -222,22 +222,22 @@ async def _crash(counts: list[int]) -> None:
             rows = write_rows(Path(folder), kind, kind, count)
             manifest = Path(folder, "manifest")
             # packs that exist already are asked what became of a message, and a worker answers for them
-            async with run_beside(_WORKER, variables):
-                told["prepare"] = await measure(dormice("prepare", str(rows), str(manifest)), variables)
-                async with run_beside(dormice("start", str(manifest)), variables):
+            async with run_in_background(_WORKER, variables):
+                steps["prepare"] = await measure(dormice("prepare", str(rows), str(manifest)), variables)
+                async with run_in_background(dormice("start", str(manifest)), variables):
                     await asyncio.to_thread(_wait_for_receipts, manifest)
-                told["start again"] = await measure(dormice("start", str(manifest)), variables)
-                told["reconcile"] = await measure(dormice("reconcile", str(manifest)), variables)
+                steps["start again"] = await measure(dormice("start", str(manifest)), variables)
+                steps["reconcile"] = await measure(dormice("reconcile", str(manifest)), variables)
 
-    started = told["start again"].told
-    proof = told["reconcile"].told
+    started = steps["start again"].reported
+    proof = steps["reconcile"].reported
     assert started["missing"] == 0, started
     assert proof["is_complete"], proof
     assert proof["alive"] == count, proof
     settled = {"prepare": count, "start again": sum(started["now"].values()), "reconcile": proof["rows"]}
     table = [
         {"step": step, "messages": settled[step]} | {f"{sort} MB": size / 1e6 for sort, size in measured.rss.items()}
-        for step, measured in told.items()
+        for step, measured in steps.items()
     ]
     report("spark", table, note=f"{count:,} rows into packs, the driver killed once; reconciled complete", case="crash")
 
@@ -254,13 +254,13 @@ async def _reconcile(counts: list[int]) -> None:
             source = write_rows(Path(folder), kind, kind, count, due=None)
             manifest = str(Path(folder, "manifest"))
             await measure(dormice("prepare", str(source), manifest), variables)
-            async with run_beside(_WORKER, variables):
+            async with run_in_background(_WORKER, variables):
                 await measure(dormice("start", manifest), variables)
                 for _ in range(PAIRS):
                     began = time.monotonic()
                     proof = await measure(dormice("reconcile", manifest), variables)
-                    assert proof.told["is_complete"], proof.told
-                    rows.append({"messages": proof.told["alive"], "seconds": time.monotonic() - began})
+                    assert proof.reported["is_complete"], proof.reported
+                    rows.append({"messages": proof.reported["alive"], "seconds": time.monotonic() - began})
 
     report("spark", rows, note="the whole command, beside a worker that is never idle", case="reconcile")
 

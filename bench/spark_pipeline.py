@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.harness import fresh_server, new_prefix, report
 from bench.pack_filling import Filling, wait_until_asleep
-from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_beside, write_rows
+from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_in_background, write_rows
 
 COUNT = 10_000_000
 
@@ -26,7 +26,7 @@ async def run_pipeline(counts: list[int], worker: list[str]) -> None:
             table.append(await _time("prepare", ["prepare", str(rows), manifest], variables))
             rows.unlink()
 
-            async with run_beside(worker, variables):
+            async with run_in_background(worker, variables):
                 table.append(await _time("start", ["start", manifest], variables))
                 began = time.monotonic()
                 filling = Filling(prefix=kind, count=count, size=PACK_SIZE, delay=0)
@@ -42,5 +42,5 @@ async def _time(step: str, arguments: list[str], variables: dict[str, str]) -> d
     began = time.monotonic()
     measured: Measured = await measure(dormice(*arguments), variables)
     seconds = time.monotonic() - began
-    print(f"{step}: {seconds:.0f} s, {measured.told}", flush=True)
+    print(f"{step}: {seconds:.0f} s, {measured.reported}", flush=True)
     return {"step": step, "seconds": seconds} | {f"{sort} MB": size / 1e6 for sort, size in measured.rss.items()}

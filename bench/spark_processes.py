@@ -28,9 +28,9 @@ FAR = (datetime.now(UTC) + timedelta(days=30)).isoformat(timespec="seconds")
 
 @dataclass(slots=True)
 class Measured:
-    """What a process told in its last line, and the most memory that each sort of process of its family took."""
+    """What a process reported in its last line, and the most memory that each sort of process of its family took."""
 
-    told: dict[str, Any] = field(default_factory=dict[str, Any])
+    reported: dict[str, Any] = field(default_factory=dict[str, Any])
     rss: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("driver", "JVM", "workers"), 0))
     rate: float = 0.0
     task_rate: float = 0.0
@@ -92,12 +92,12 @@ async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
             errors.seek(0)
             raise RuntimeError(errors.read().decode(errors="replace")[-500:])
 
-    measured.told = json.loads(out.splitlines()[-1])
+    measured.reported = json.loads(out.splitlines()[-1])
     return measured
 
 
 @contextlib.asynccontextmanager
-async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncGenerator[None]:
+async def run_in_background(command: list[str], variables: Mapping[str, str]) -> AsyncGenerator[None]:
     """Run a command for the length of a `with` block, then kill it and all that it has started."""
     process = await start_supervised(command, asyncio.subprocess.DEVNULL, {**os.environ, **variables})
     family = [psutil.Process(process.pid)]

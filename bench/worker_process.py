@@ -200,8 +200,8 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
     compression = GrpcCompression.GZIP if order.gzip else GrpcCompression.NONE
     is_bare = order.what.startswith("bare")
 
-    told = Settings(telemetry_prometheus=order.telemetry, telemetry_otlp=order.receiver)
-    with start_telemetry(told, "bench") as telemetry:
+    settings = Settings(telemetry_prometheus=order.telemetry, telemetry_otlp=order.receiver)
+    with start_telemetry(settings, "bench") as telemetry:
         data_converter = DataConverter.default if is_bare else DATA_CONVERTER
         client = await Client.connect(
             os.environ["TEMPORAL_ADDRESS"],

@@ -34,10 +34,10 @@ class Injected:
 class Injector:
     """Injects faults into the parts of a system, and restarts parts that end by themselves."""
 
-    def __init__(self, parts: Mapping[str, Part], disk: Disk | None, tell: Callable[[str], None]) -> None:
+    def __init__(self, parts: Mapping[str, Part], disk: Disk | None, notify: Callable[[str], None]) -> None:
         self._parts = parts
         self._disk = disk
-        self._tell = tell
+        self._notify = notify
         self.injected: list[Injected] = []
         self.left_out: list[tuple[str, str]] = []
         """Planned faults that were not injected, with the reason."""
@@ -65,8 +65,8 @@ class Injector:
                 if part.is_wanted and not part.lock.locked() and not part.is_alive:
                     async with part.lock:
                         self.ended.append((part.name, time.strftime("%H:%M:%S")))
-                        self._tell(f"{part.name} has ended by itself; starting it again")
-                        await start_patiently(part, self._tell)
+                        self._notify(f"{part.name} has ended by itself; starting it again")
+                        await start_patiently(part, self._notify)
             await asyncio.sleep(0.5)
 
     async def _inject(self, planned: Planned) -> None:
@@ -99,7 +99,7 @@ class Injector:
     async def _act(self, planned: Planned, parts: list[Part]) -> None:
         done = Injected(fault=planned.fault, target=planned.target, began_at=time.time())
         self.injected.append(done)
-        self._tell(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
+        self._notify(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
 
         if planned.act == "stop":
             for part in parts:
@@ -111,7 +111,7 @@ class Injector:
             for part in parts:
                 done.drained += [member.pid for member in part.members]
                 await part.end()
-                await start_patiently(part, self._tell)
+                await start_patiently(part, self._notify)
         else:
             for part in parts:
                 done.killed += part.send(signal.SIGKILL)
@@ -125,9 +125,9 @@ class Injector:
         """Start the parts that store state first, one after the other, and then all parts that need them."""
         for part in parts:
             if part.name in STATE_KEEPERS:
-                await start_patiently(part, self._tell)
+                await start_patiently(part, self._notify)
         others = [part for part in parts if part.name not in STATE_KEEPERS]
-        await asyncio.gather(*(start_patiently(part, self._tell) for part in others))
+        await asyncio.gather(*(start_patiently(part, self._notify) for part in others))
 
     async def _fill(self, planned: Planned) -> None:
         if self._disk is None:
@@ -136,7 +136,7 @@ class Injector:
 
         done = Injected(fault=planned.fault, target=planned.target, began_at=time.time())
         self.injected.append(done)
-        self._tell(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
+        self._notify(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
 
         try:
             await self._disk.fill()

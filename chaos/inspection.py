@@ -32,7 +32,7 @@ class Inspection:
 
 
 async def inspect(
-    ledger: Ledger, faults: Sequence[Injected], control: Control, tell: Callable[[str], None]
+    ledger: Ledger, faults: Sequence[Injected], control: Control, notify: Callable[[str], None]
 ) -> Inspection:
     """Read and check the whole ledger; if messages stand still, watch them for LATER_SECONDS more."""
     ended_at = time.time()
@@ -42,7 +42,7 @@ async def inspect(
     known = await _look_up(control, overdue)
 
     if overdue:
-        tell(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
+        notify(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
         await asyncio.sleep(LATER_SECONDS)
         tracks = (await _examine(ledger, faults)).tracks
         later = [track for track in overdue if tracks[track.group, track.number].calls.newest == track.calls.newest]

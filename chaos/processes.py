@@ -155,14 +155,14 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-async def start_patiently(part: Part, tell: Callable[[str], None], seconds: float = 120.0) -> None:
+async def start_patiently(part: Part, notify: Callable[[str], None], seconds: float = 120.0) -> None:
     """Start a part, and retry on errors, because its disk may be full or its database still recovering."""
     give_up_at = time.monotonic() + seconds
     while True:
         try:
             return await part.start()
         except (DormiceError, OSError) as exc:
-            tell(f"{part.name} did not start: {str(exc)[:200]}")
+            notify(f"{part.name} did not start: {str(exc)[:200]}")
             if time.monotonic() > give_up_at:
                 raise RetryLater(f"{part.name} did not start within {seconds:.0f} s: {exc}") from exc
         await asyncio.sleep(1)

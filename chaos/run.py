@@ -62,29 +62,29 @@ class Outcome:
     began_at: float
 
 
-async def run_chaos(options: ChaosOptions, folder: Path, tell: Callable[[str], None]) -> Outcome:
+async def run_chaos(options: ChaosOptions, folder: Path, notify: Callable[[str], None]) -> Outcome:
     """Carry out one run in a folder."""
     ledger = Ledger(folder / "ledger.bin")
-    tell(f"the {options.system} server, a broker and workers are started; all files are in {folder}")
+    notify(f"the {options.system} server, a broker and workers are started; all files are in {folder}")
     async with run_system(options.system, folder, ledger, options.minutes, options.sizes.spark) as system:
-        tell("Spark prepares a manifest")
+        notify("Spark prepares a manifest")
         await system.spark.prepare()
         async with open_producer(system.broker_address) as producer:
             records = Records(system.broker_address, producer, ledger, options.sizes, options.seed)
-            return await _Run(options, system, ledger, records, tell).carry_out()
+            return await _Run(options, system, ledger, records, notify).carry_out()
 
 
 class _Run:
     def __init__(
-        self, options: ChaosOptions, system: System, ledger: Ledger, records: Records, tell: Callable[[str], None]
+        self, options: ChaosOptions, system: System, ledger: Ledger, records: Records, notify: Callable[[str], None]
     ) -> None:
         self._options = options
         self._system = system
         self._ledger = ledger
         self._records = records
-        self._tell = tell
+        self._notify = notify
         self._plan = make_plan(options.seed, options.minutes, options.system)
-        self._injector = Injector(system.parts, system.disk, tell)
+        self._injector = Injector(system.parts, system.disk, notify)
         self._deliveries = DeliveryCount()
         self.lag = 0
 
@@ -98,7 +98,7 @@ class _Run:
 
         await starts.start_initial(self._options.sizes)
         await self._system.parts["bridge"].start()
-        self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
+        self._notify(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
         began_at = time.time()
 
         async with _background(self._injector.watch()), _background(self._deliveries.watch(self._system.metrics_url)):
@@ -108,7 +108,7 @@ class _Run:
             self._system.spark.note_receipts(self._ledger)
             await self._wait_until_quiet()
             tasks = await self._count_tasks()
-            inspection = await inspect(self._ledger, self._injector.injected, Control(client, SETTINGS), self._tell)
+            inspection = await inspect(self._ledger, self._injector.injected, Control(client, SETTINGS), self._notify)
 
         return Outcome(
             injector=self._injector,
@@ -125,14 +125,14 @@ class _Run:
             starts.run(stopping, self._options.sizes.load),
             self._records.run(stopping),
             steering.run(stopping),
-            self._system.spark.run(self._ledger, self._tell),
+            self._system.spark.run(self._ledger, self._notify),
         )
         tasks = [asyncio.create_task(work) for work in load]
 
         try:
             await asyncio.sleep(WARM_UP_SECONDS)
             await self._injector.run(self._plan)
-            self._tell("all faults are over")
+            self._notify("all faults are over")
             stopping.set()
             await asyncio.wait(tasks, timeout=FINISH_SECONDS)
         finally:
@@ -163,7 +163,7 @@ class _Run:
                 minimum = lag
                 moved_at = time.monotonic()
         if minimum:
-            self._tell(f"the bridge has not committed {minimum} records, and none within {LAG_SECONDS:.0f} s")
+            self._notify(f"the bridge has not committed {minimum} records, and none within {LAG_SECONDS:.0f} s")
 
         self.lag = minimum
 
@@ -172,7 +172,7 @@ class _Run:
         minimum = await asyncio.to_thread(self._system.count_tasks)
         give_up_at = time.monotonic() + DRAIN_SECONDS
         if minimum >= TASKS_MAX:
-            self._tell(f"the server keeps {minimum:,} transfer tasks; waiting up to {DRAIN_SECONDS:.0f} s for them")
+            self._notify(f"the server keeps {minimum:,} transfer tasks; waiting up to {DRAIN_SECONDS:.0f} s for them")
         while minimum >= TASKS_MAX and time.monotonic() < give_up_at:
             await asyncio.sleep(1)
             minimum = min(minimum, await asyncio.to_thread(self._system.count_tasks))
@@ -181,7 +181,7 @@ class _Run:
     async def _wait_until_quiet(self) -> None:
         """Wait until each message must have come back once."""
         seconds = BACK_AFTER_MAX + TOLERANCE_SECONDS + TIMEOUT_SECONDS + LATE_SECONDS + SPARE_SECONDS
-        self._tell(f"nothing is done to it for {seconds:.0f} s more")
+        self._notify(f"nothing is done to it for {seconds:.0f} s more")
         await asyncio.sleep(seconds)
 
 

@@ -65,7 +65,7 @@ class SparkStart:
         finally:
             await part.end()
 
-    async def run(self, ledger: Ledger, tell: Callable[[str], None]) -> None:
+    async def run(self, ledger: Ledger, notify: Callable[[str], None]) -> None:
         """Start all messages, and repeat the start whenever it fails."""
         for number in range(self._count):
             ledger.append(What.START_SENT, NUMBER_OF[SPARK.kind], number)
@@ -74,7 +74,7 @@ class SparkStart:
                 await self.part.start()
             self.runs += 1
             if await self.part.wait() == FINE:
-                tell(f"spark: all is started, in {self.runs} runs")
+                notify(f"spark: all is started, in {self.runs} runs")
                 return
             await asyncio.sleep(PAUSE_SECONDS)
 

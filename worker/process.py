@@ -119,11 +119,11 @@ def raise_open_files(handlers_at_once: int) -> None:
 
 
 class StuckRuns(logging.Handler):
-    """Reads the core's log; once the core has dropped something, sets `is_found` and calls `tell`, in any thread."""
+    """Reads the core's log; once the core has dropped something, sets `is_found` and calls `notify`, in any thread."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[], None]) -> None:
         super().__init__(logging.ERROR)
-        self._tell = tell
+        self._notify = notify
         self.is_found = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -132,7 +132,7 @@ class StuckRuns(logging.Handler):
             self.is_found = True
             fields = {"action": "worker_stuck"}
             logger.error("a workflow is stuck in this process: it drains, and begins anew", extra=fields)
-            self._tell()
+            self._notify()
 
     def __enter__(self) -> Self:
         logging.getLogger(CORE).addHandler(self)

@@ -201,7 +201,7 @@ async def run_workers(
             report_throughput(client, prefix, plan.lanes, dispatch.calls),
             watch_deployment(client, plan.settings),
             measure_overdue(client, plan.settings, plan.lanes, plan.telemetry),
-            evictions.tell(client),
+            evictions.report(client),
             batches.left_runs.delete_when_due(client),
         )
         background = [asyncio.create_task(work) for work in works]

@@ -70,10 +70,10 @@ class Limit:
         """The period in seconds; 0 if only the number at once is limited."""
         return self.per[1].total_seconds() if self.per else 0.0
 
-    def pace(self, timeout: timedelta, usual: int) -> Pace:
-        """Give the numbers that travel, for calls that may take as long as `timeout`; `usual` stands for no number."""
+    def pace(self, timeout: timedelta, default: int) -> Pace:
+        """Give the numbers that travel, for calls that may take as long as `timeout`; `default` for no number."""
         lease = timeout.total_seconds() + LEASE_MARGIN_SECONDS
-        at_once = self.at_once or (usual if self.is_per_process else 0)
+        at_once = self.at_once or (default if self.is_per_process else 0)
         count = self.per[0] if self.per else 0
         return Pace.of(count, self.period, at_once, lease)
 

@@ -164,8 +164,8 @@ def _choose_moment(again: Again, calendar: Calendar, ran_at: datetime) -> Again:
     if again.earliest is not None:
         raise InvalidOutcome("Again(earliest) does not go with a calendar; write daily(…, early=timedelta(hours=1))")
     moment = calendar.next(ran_at + calendar.early)
-    usual = min((moment - ran_at) * TOLERANCE_SHARE, CALENDAR_TOLERANCE)
-    tolerance = usual if again.tolerance is None else again.tolerance
+    default = min((moment - ran_at) * TOLERANCE_SHARE, CALENDAR_TOLERANCE)
+    tolerance = default if again.tolerance is None else again.tolerance
     return replace(again, at=moment, earliest=moment - calendar.early, tolerance=tolerance)
 
 

@@ -95,7 +95,7 @@ class BatchDispatch:
         self._is_draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_PATIENCE.total_seconds()):
-                while self.has_unheard_calls:  # noqa: ASYNC110 — packs end this, by calls from the server
+                while self.has_unawaited_calls:  # noqa: ASYNC110 — packs end this, by calls from the server
                     await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
     async def finish(self, seconds: float) -> None:
@@ -109,7 +109,7 @@ class BatchDispatch:
                     await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
     @property
-    def has_unheard_calls(self) -> bool:
+    def has_unawaited_calls(self) -> bool:
         """Whether there are calls in flight, or results of some, for which no pack asks at present."""
         return any(run.is_owed and not self._awaited[token] for token, run in self._runs.items())
 
@@ -118,13 +118,13 @@ class BatchDispatch:
     ) -> Any:
         self._awaited[token] += 1
         try:
-            is_heard = await self._wait(lane, run, waiting)
-            return self._answer(token, run, run.give(positions)) if is_heard else None
+            has_receiver = await self._wait(lane, run, waiting)
+            return self._answer(token, run, run.give(positions)) if has_receiver else None
         finally:
             self._note_answered(token)
 
     async def _wait(self, lane: str, run: BatchRun, waiting: Awaitable[None]) -> bool:
-        """Wait for an answer; return whether anybody will hear it."""
+        """Wait for an answer; return whether anybody will receive it."""
         try:
             with beating(LANES[lane].heartbeat_timeout):
                 await waiting

@@ -163,7 +163,7 @@ def read_task(message: Message, now: float) -> HeldTask:
     headers = given.get("headers", {})
     properties = {"correlation_id": message.id, **given.get("properties", {})}
     if "task" in given:
-        headers = {**_usual_headers(given["task"], message.id), **headers}
+        headers = {**_default_headers(given["task"], message.id), **headers}
     if _is_after(headers.get("eta"), now):  # as when a person runs it now: no worker is to wait
         headers = {**headers, "eta": datetime.fromtimestamp(now, UTC).isoformat()}
     if wrong := sorted(NO_PROPERTIES & properties.keys()):
@@ -184,7 +184,7 @@ def read_task(message: Message, now: float) -> HeldTask:
     return HeldTask(_read_body(given.get("body")), headers, place, declare, {"delivery_mode": 2, **properties})
 
 
-def _usual_headers(task: str, task_id: str) -> dict[str, Any]:
+def _default_headers(task: str, task_id: str) -> dict[str, Any]:
     """Give the headers of Celery's second protocol, as most tasks have them."""
     return {
         "lang": "py",

@@ -73,7 +73,7 @@ class Names:
         asking = self._asked.get(host)
         if asking is None:
             asking = self._asked[host] = asyncio.create_task(self._ask(host))
-            asking.add_done_callback(_overhear)
+            asking.add_done_callback(_retrieve_failure)
 
         return await asyncio.shield(asking)  # one that gives up leaves the question to the others
 
@@ -104,7 +104,7 @@ class Names:
             self._kept.popitem(last=False)
 
 
-def _overhear(asking: asyncio.Task[Sequence[str]]) -> None:
+def _retrieve_failure(asking: asyncio.Task[Sequence[str]]) -> None:
     """Take note of a failure that nobody waits for any more."""
     if not asking.cancelled():
         asking.exception()

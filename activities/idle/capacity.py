@@ -19,11 +19,11 @@ FRESH = timedelta(seconds=20)  # age of a heartbeat after which nobody knows whe
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Slots of all workers of a lane together; `told_at` is the time of the last heartbeat."""
+    """Slots of all workers of a lane together; `reported_at` is the time of the last heartbeat."""
 
     all: int
     free: int
-    told_at: datetime
+    reported_at: datetime
 
 
 class Capacity:
@@ -47,9 +47,11 @@ class Capacity:
             for beat in beats
         ]
         free = sum(max(each.current_available_slots, 0) for each in slots)
-        told_at = max((beat.heartbeat_time.ToDatetime(UTC) for beat in beats), default=datetime.fromtimestamp(0, UTC))
+        reported_at = max(
+            (beat.heartbeat_time.ToDatetime(UTC) for beat in beats), default=datetime.fromtimestamp(0, UTC)
+        )
 
-        return Slots(free + sum(each.current_used_slots for each in slots), free, told_at)
+        return Slots(free + sum(each.current_used_slots for each in slots), free, reported_at)
 
     async def read_measured(self) -> list[WorkerCapacity | None]:
         """Give the highest rate that each live worker process has reported, None for one without a report."""

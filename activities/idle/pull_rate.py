@@ -19,16 +19,16 @@ class PullRate:
         self._growth = FASTER
         self._saved = 0.0
         self._spent = 0
-        self._told_at: datetime | None = None
+        self._reported_at: datetime | None = None
 
     def follow(self, slots: Slots, reserve: float) -> None:
         """Adjust the rate to a heartbeat; a repeated one changes nothing."""
-        if slots.told_at == self._told_at:
+        if slots.reported_at == self._reported_at:
             return
 
         spent = self._spent
         self._spent = 0
-        self._told_at = slots.told_at
+        self._reported_at = slots.reported_at
 
         spare = slots.free - reserve * slots.all
         if spare <= 0:

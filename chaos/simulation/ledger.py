@@ -134,8 +134,8 @@ class Ledger:
         tracked.counts[message.version] += 1
         key = name_version(message.kind, message.id, message.version)
         call = Call(key, message.version, tracked.counts[message.version], self.now, worker)
-        unheard = "" if call.is_current else " (nobody waits for it)"
-        self.note(f"call {name} no. {call.number} on {worker.name}{unheard}")
+        unawaited = "" if call.is_current else " (nobody waits for it)"
+        self.note(f"call {name} no. {call.number} on {worker.name}{unawaited}")
         if call.is_current:
             self._check_call(name, tracked, call)
 

@@ -85,10 +85,10 @@ class StateChecks:
         receipts = sum(measure(kept) for kept in pack.receipts.items())
         if receipts > RECEIPTS_BYTES_MAX + RECEIPT_BYTES:
             self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
-        if pack.config.packs == self._least_packs() and counted > pack.limits.bytes_max + 10_000:
+        if pack.config.packs == self._min_packs() and counted > pack.limits.bytes_max + 10_000:
             self._ledger.violate(f"{name} holds {counted:,} bytes")
 
-    def _least_packs(self) -> int:
+    def _min_packs(self) -> int:
         return min(seen.packs for seen in self._seen.values())
 
     def _check_alone(self, name: str, pack: PackState, message_id: str) -> None:

@@ -92,7 +92,7 @@ def read_payload(task_id: str, payload: Mapping[str, Any], queues: Mapping[str, 
         "exchange": payload.get("exchange", ""),
         "routing_key": routing_key,
         "declare": [queues[routing_key]] if routing_key in queues else [],
-        **{name: payload.get(name, usual) for name, usual in CONTENT.items()},
+        **{name: payload.get(name, default) for name, default in CONTENT.items()},
         "delivery_mode": 2,
         "correlation_id": task_id,
         **payload.get("properties", {}),
@@ -100,10 +100,10 @@ def read_payload(task_id: str, payload: Mapping[str, Any], queues: Mapping[str, 
 
 
 def _write_headers(task_id: str, headers: dict[str, Any]) -> dict[str, Any]:
-    usual = {**HEADERS, "id": task_id, "root_id": task_id}
-    if "task" not in headers or not usual.keys() <= headers.keys():
+    defaults = {**HEADERS, "id": task_id, "root_id": task_id}
+    if "task" not in headers or not defaults.keys() <= headers.keys():
         return {"headers": headers}  # of Celery's first protocol, or of another version
-    return {"task": headers["task"], "headers": _leave_out(headers, {**usual, "task": headers["task"]})}
+    return {"task": headers["task"], "headers": _leave_out(headers, {**defaults, "task": headers["task"]})}
 
 
 def _write_place(exchange: str, routing_key: str, declare: list[Any]) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def _describe(entity: Any) -> Any:
     return {"queue": {"name": entity.name, **changed}} if changed else entity.name
 
 
-def _leave_out(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
+def _leave_out(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
 
 
 def _write_rest(task_id: str, content: tuple[Any, Any, Any], properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -167,8 +167,8 @@ class AnyMessage(Caller[Http]):
         self.path = to_path(self.kind, self.id)
 
     def __repr__(self) -> str:
-        told = "" if self.receipt is None else f", {self.receipt.outcome}"
-        return f"<dormice message {self.kind}:{self.id}{told}, at {self.http.base_url}>"
+        outcome = "" if self.receipt is None else f", {self.receipt.outcome}"
+        return f"<dormice message {self.kind}:{self.id}{outcome}, at {self.http.base_url}>"
 
     run_now = _make_verb("run_now")  # as soon as a worker is free; a parked message gets fresh attempts
     pause = _make_verb("pause")  # run nothing until `resume`; other signals still change the message
@@ -193,8 +193,8 @@ class AnyMessage(Caller[Http]):
     async def send_signal(self, name: str, **given: Any) -> Receipt:
         """Send a signal, as each verb does; it is awaited by clients that block, too."""
         fields = to_fields("due_at", given, SIGNAL_TYPES)
-        told = await self.send("POST", f"{self.path}/{name}", {}, fields)
-        return Receipt(None, told.get("outcome", "taken"), told["note"])
+        answer = await self.send("POST", f"{self.path}/{name}", {}, fields)
+        return Receipt(None, answer.get("outcome", "taken"), answer["note"])
 
     @Verb
     async def show(self, *, payload: bool = True) -> MessageView:
@@ -218,11 +218,11 @@ class AnyMessage(Caller[Http]):
             if view.state == "done":
                 return view.result
 
-            told = f"{self.kind}:{self.id} is {view.why or view.state}"
+            sentence = f"{self.kind}:{self.id} is {view.why or view.state}"
             if view.state not in ("active", "running", "paused"):
-                raise NoResult(f"{told}, so it has no result")
+                raise NoResult(f"{sentence}, so it has no result")
             if not left:
-                raise RetryLater(f"{told}, and has not ended within {timeout}; wait longer, or look at it")
+                raise RetryLater(f"{sentence}, and has not ended within {timeout}; wait longer, or look at it")
 
 
 class AnyClient(Caller[Http]):
@@ -253,8 +253,8 @@ class AnyClient(Caller[Http]):
         message = self.message(kind, message_id)
         fields = to_fields("scheduled_at", given, OPTION_TYPES)
         query = {name: fields.pop(name, None) for name in ("if_version", "if_due_before")}
-        told = await self.send(method, message.path, query, {"idempotency_key": uuid.uuid4().hex, **fields})
-        message.receipt = Receipt(None, told["outcome"], told["note"], is_due_now=told.get("is_due_now", False))
+        answer = await self.send(method, message.path, query, {"idempotency_key": uuid.uuid4().hex, **fields})
+        message.receipt = Receipt(None, answer["outcome"], answer["note"], is_due_now=answer.get("is_due_now", False))
         return message
 
     @Verb
@@ -340,8 +340,11 @@ def _find_options(url: str, token: str, timeout: timedelta) -> dict[str, Any]:
     if not re.fullmatch(r"[!-~]*", token):
         raise Misconfigured("token: has characters that no HTTP header may have; check where it comes from")
 
-    told = {"Authorization": f"Bearer {token}"} if token else {}
-    return {"base_url": url, "headers": {"User-Agent": "dormice-client", "Content-Type": "application/json"} | told}
+    authorization = {"Authorization": f"Bearer {token}"} if token else {}
+    return {
+        "base_url": url,
+        "headers": {"User-Agent": "dormice-client", "Content-Type": "application/json"} | authorization,
+    }
 
 
 def _check_url(url: str) -> None:

@@ -36,7 +36,7 @@ class Patience:
 
     seconds: float
     give_up_at: float = field(init=False)
-    is_told: bool = False
+    is_reported: bool = False
 
     def __post_init__(self) -> None:
         """Begin."""
@@ -46,8 +46,8 @@ class Patience:
         """Let a moment pass; gives False, at once, when the time is over."""
         if time.monotonic() >= self.give_up_at:
             return False
-        if not self.is_told:
-            self.is_told = True
+        if not self.is_reported:
+            self.is_reported = True
             sys.stderr.write(f"{reason}; waiting up to {self.seconds:g} s until all are paused\n")
             sys.stderr.flush()
         await asyncio.sleep(LOOK_SECONDS)

@@ -24,7 +24,7 @@ class WorkerCapacity(NamedTuple):
     """The highest rate of one worker process, and when it reported (seconds since the epoch)."""
 
     per_second: float
-    told_at: float
+    reported_at: float
 
 
 def capacity_workflow_id(task_queue: str) -> str:

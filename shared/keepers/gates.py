@@ -19,7 +19,7 @@ GATE_MAX_BYTES = 300
 SHORTEST = timedelta(seconds=1)  # that a person may close a gate for
 IMPLICIT = KIND_GATE, LANE_GATE, TENANT_GATE = ("kind:", "lane:", "tenant:")
 """Begins of the names of implicit gates: every message needs those of its kind, its lane and its tenant."""
-HEARD_WITHIN = timedelta(days=30)
+OBSERVED_WITHIN = timedelta(days=30)
 """Longest time until a worker learns of a closing; a closing of ten years less this time counts as permanent."""
 
 
@@ -61,7 +61,7 @@ class GateClosure(NamedTuple):
     @property
     def lasts_for_good(self) -> bool:
         """Whether nobody gave an opening time: then it lasts the maximum, less what a worker took to learn of it."""
-        return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
+        return self.opens_at - self.closed_at >= (HORIZON - OBSERVED_WITHIN).total_seconds()
 
     def describe(self, gate: str, now: float) -> str:
         """Say which gate is closed, until when and why."""

@@ -69,7 +69,7 @@ class PackCounts:
         return sum(lane.asleep + lane.paused + lane.parked + lane.running for lane in self.lanes.values())
 
 
-def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane: str, at: float) -> dict[str, Any]:
+def count_entries(entries: Iterable[Entry], running: Iterable[Entry], default_lane: str, at: float) -> dict[str, Any]:
     """Count a pack's entries and those whose handlers are running; gives the wire form, at most some hundred bytes.
 
     `at` is the present moment, from a clock that a replay repeats. As in `overview`, what is parked and paused counts
@@ -77,13 +77,13 @@ def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane
     """
     due: dict[str, list[int]] = {}
     counts: dict[str, dict[str, int]] = {}
-    usual = due[usual_lane] = []
+    default = due[default_lane] = []
 
     for entry in entries:
         if len(entry) <= OTHERS:  # by far the most; every other function call would double the time
-            usual.append(entry[DUE])
+            default.append(entry[DUE])
             continue
-        lane = lane_of(entry, usual_lane)
+        lane = lane_of(entry, default_lane)
         if is_held(entry):
             name = "parked" if is_parked(entry) else "paused"
             _add(counts, lane, name)
@@ -91,7 +91,7 @@ def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane
             due.setdefault(lane, []).append(entry[DUE])
 
     for entry in running:
-        _add(counts, lane_of(entry, usual_lane), "running")
+        _add(counts, lane_of(entry, default_lane), "running")
 
     return count_due(due, at, counts)
 

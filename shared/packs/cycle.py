@@ -112,9 +112,9 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
     if outcome.verdict == "gated" and len(entry) == OTHERS and not outcome.turn:
         return _wait_at_gate(entry, outcome, now, spread)
 
-    is_unusual = outcome.is_payload_changed or outcome.lane or outcome.traced or outcome.started_at
-    is_usual = outcome.verdict == "again" and not is_unusual
-    if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
+    is_special = outcome.is_payload_changed or outcome.lane or outcome.traced or outcome.started_at
+    is_ordinary = outcome.verdict == "again" and not is_special
+    if is_ordinary and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
         due, earliest, latest, reason = plan_return(outcome, now, spread)
         decision = [due - round(round(now, 3) * 1000), 0, "again", 0, reason]
         return [due, due - earliest, spread.limit(latest - due), [decision]]

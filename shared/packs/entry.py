@@ -111,8 +111,8 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
 
 def to_change(before: Entry, after: Entry) -> Entry:
     """Give what a typical cycle changes of an entry, a third of its bytes; otherwise the whole entry."""
-    is_usual = len(before) == len(after) == OTHERS and after[PAYLOAD] is before[PAYLOAD]
-    return [*after[DUE:VERSION], after[DECISIONS]] if is_usual and after[VERSION] == before[VERSION] + 1 else after
+    is_ordinary = len(before) == len(after) == OTHERS and after[PAYLOAD] is before[PAYLOAD]
+    return [*after[DUE:VERSION], after[DECISIONS]] if is_ordinary and after[VERSION] == before[VERSION] + 1 else after
 
 
 def apply_change(before: Entry, change: Entry) -> Entry:

@@ -15,7 +15,7 @@ WEB_UI_PORTS = ("8233", "8080")  # usual ports of Temporal's Web UI: beside its 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})")
 _EXAMPLE = "write for example localhost:7233"
 _CERTIFICATE = "TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
-_TOLD = {
+_LASTING = {
     # text of the SDK's core → what is wrong on the server's side, and what to do
     "InvalidCertificate(UnknownIssuer": (
         "shows a certificate of no CA that is trusted; set TEMPORAL_TLS_SERVER_CA_CERT_PATH to its CA"
@@ -71,7 +71,7 @@ def check_address(address: str) -> None:
 
 def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) -> Misconfigured | ServerUnreachable:
     """Give what a person must change, or ServerUnreachable where the failure may pass by itself."""
-    for mark, wrong in _TOLD.items():
+    for mark, wrong in _LASTING.items():
         if mark in said:
             return Misconfigured(f"the server at {address} {wrong}")
 

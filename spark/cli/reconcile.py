@@ -12,7 +12,7 @@ from shared.settings import Settings
 from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.connection import open_control
-from starter.cli.interruption import run_beside, run_interruptibly
+from starter.cli.interruption import run_in_background, run_interruptibly
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     # Spark starts while the server lists: each alone takes long, and Spark's start mostly waits for Java
     with (
         open_known(manifest) as known,
-        run_beside(_list(manifest, settings, known)) as listing,
+        run_in_background(_list(manifest, settings, known)) as listing,
         open_session(args, settings, defaults=BRIEF) as spark,
     ):
         balance = run_interruptibly(_compare(spark, manifest, settings, known, listing))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _NO_LANE = "lane=__HIVE_DEFAULT_PARTITION__"
 """Folder in which Spark keeps what has no lane: the rejects."""
-_TOLD_AT = "told_at timestamp"
+_GIVEN_AT = "given_at timestamp"
 UNCUT_BYTES = 2**60
 """More than any file has."""
 
@@ -130,7 +130,7 @@ def _write_rows(spark: "SparkSession", source: Source, folder: Path, options: Pr
     shutil.rmtree(messages / _NO_LANE, ignore_errors=True)
     if _has_duplicates(read_table(spark, messages, MESSAGES_DDL), counts["rows"] - counts["rejects"]):
         verdicts = messages.rename(folder / "verdicts")
-        kept = _drop_duplicates(read_table(spark, verdicts, f"{MESSAGES_DDL}, {_TOLD_AT}"), options)
+        kept = _drop_duplicates(read_table(spark, verdicts, f"{MESSAGES_DDL}, {_GIVEN_AT}"), options)
         kept.write.partitionBy("lane").parquet(to_uri(messages))
         shutil.rmtree(verdicts)
     return counts
@@ -174,7 +174,7 @@ def _has_duplicates(valid: "DataFrame", count: int) -> bool:
 
 def _drop_duplicates(valid: "DataFrame", options: PrepareOptions) -> "DataFrame":
     """Keep one row of each (kind, id)."""
-    order = "told_at DESC NULLS LAST, `row` DESC" if options.duplicates == "newest" else "`row`"
+    order = "given_at DESC NULLS LAST, `row` DESC" if options.duplicates == "newest" else "`row`"
     partitions = options.partitions or valid.sparkSession.sparkContext.defaultParallelism
     ranked = valid.repartition(partitions, "kind", "id").selectExpr(
         "*", f"row_number() OVER (PARTITION BY kind, id ORDER BY {order}) AS rank"

@@ -20,11 +20,11 @@ from spark.source.raw_rows import RawRows, RowReader, to_digest_bytes
 from spark.tables import to_batches, to_schema
 
 VERDICTS_DDL = (
-    "row long, digest long, kind string, id string, lane string, told_at timestamp, scheduled_at timestamp, "
+    "row long, digest long, kind string, id string, lane string, given_at timestamp, scheduled_at timestamp, "
     "tolerance_seconds double, priority int, tenant string, payload string, correlation_id string, "
     "idempotency_key string, expires_at timestamp, field string, flaw string, reason string, original string"
 )
-"""A row with `field` is rejected; any other is a message. `told_at` is the due time in the row, before the spread."""
+"""A row with `field` is rejected; any other is a message. `given_at` is the due time in the row, before the spread."""
 
 _NO_MESSAGE = (None,) * 12
 _NO_FLAW = (None,) * 4
@@ -39,10 +39,10 @@ class Validator:
     begin: datetime
     spread: timedelta
 
-    def find_due(self, kind: str, message_id: str, told_at: datetime | None) -> datetime | None:
+    def find_due(self, kind: str, message_id: str, given_at: datetime | None) -> datetime | None:
         """Give when a message runs first, None for at once; what is due by `begin` is spread from then on by a hash."""
-        if not self.spread or (told_at is not None and told_at > self.begin):
-            return told_at
+        if not self.spread or (given_at is not None and given_at > self.begin):
+            return given_at
         return self.begin + self.spread * unit_hash(workflow_id(kind, message_id))
 
     def validate(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -72,20 +72,25 @@ class Validator:
         numbers = list(itertools.compress(rows.numbers, is_ordinary))
         originals = list(itertools.compress(rows.originals, is_ordinary))
         given = columns["scheduled_at"]
-        told_at = fast.read_moments(given)
-        columns |= {"row": numbers, "digest": _digest(numbers, originals), "told_at": told_at, "scheduled_at": told_at}
+        given_at = fast.read_moments(given)
+        columns |= {
+            "row": numbers,
+            "digest": _digest(numbers, originals),
+            "given_at": given_at,
+            "scheduled_at": given_at,
+        }
 
         if self.spread:
-            told = zip(columns["kind"], columns["id"], told_at.to_pylist(), strict=True)
-            columns["scheduled_at"] = list(itertools.starmap(self.find_due, told))
+            named = zip(columns["kind"], columns["id"], given_at.to_pylist(), strict=True)
+            columns["scheduled_at"] = list(itertools.starmap(self.find_due, named))
 
         schema = to_schema(VERDICTS_DDL)
         arrays = [_to_array(columns.get(field.name, (None,) * count), field.type) for field in schema]
         batch = arrow.RecordBatch.from_arrays(arrays, schema=schema)
-        if told_at.null_count == given.count(None):
+        if given_at.null_count == given.count(None):
             return batch, is_ordinary
 
-        is_read = [at is None or is_valid for at, is_valid in zip(given, told_at.is_valid().to_pylist(), strict=True)]
+        is_read = [at is None or is_valid for at, is_valid in zip(given, given_at.is_valid().to_pylist(), strict=True)]
         each = iter(is_read)
         return batch.filter(arrow.array(is_read)), [flag and next(each) for flag in is_ordinary]
 

@@ -68,8 +68,8 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
     if any(batch[name].null_count for name in ("kind", "id", "lane")):
         return False
 
-    usual = rules.kinds.keys() - rules.expires_after.keys()
-    if not usual.issuperset(_compute.unique(batch["kind"]).to_pylist()):
+    ordinary = rules.kinds.keys() - rules.expires_after.keys()
+    if not ordinary.issuperset(_compute.unique(batch["kind"]).to_pylist()):
         return False
     if batch["expires_at"].null_count < len(batch["expires_at"]):
         return False
@@ -105,8 +105,8 @@ def read_columns(rows: Any, layout: Layout) -> EntryColumns:
     """Read checked rows of one pack."""
     ids = rows["id"].to_pylist()
     micros = rows["scheduled_at"].cast(_arrow.timestamp("us", "UTC")).cast(_arrow.int64())
-    usual = {"tolerance_seconds": 0.0, "priority": 3, "tenant": "", "correlation_id": ""}
-    tolerances, *fields = (rows[name].fill_null(value).to_pylist() for name, value in usual.items())
+    defaults = {"tolerance_seconds": 0.0, "priority": 3, "tenant": "", "correlation_id": ""}
+    tolerances, *fields = (rows[name].fill_null(value).to_pylist() for name, value in defaults.items())
     lanes = ("" if lane == layout.lane else lane for lane in rows["lane"].to_pylist())
     others = [find_others(*named) for named in zip(*fields, lanes, strict=True)]
     return EntryColumns(ids, micros.to_pylist(), tolerances, _read_payloads(rows), others)

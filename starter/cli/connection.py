@@ -18,15 +18,15 @@ _background: set[asyncio.Task[None]] = set()
 """What runs until the command ends; a loop keeps no task alive by itself."""
 
 
-async def open_client(settings: Settings, *, is_starting: bool = False, tells_of_disk: bool = True) -> "Client":
+async def open_client(settings: Settings, *, is_starting: bool = False, watches_disk: bool = True) -> "Client":
     """Connect; with `is_starting`, check first whether the server can take new messages.
 
-    With `tells_of_disk`, the command says when the disk of `dormice dev` is full: it would wait without a word.
+    With `watches_disk`, the command says when the disk of `dormice dev` is full: it would wait without a word.
     """
     from shared.temporal.connect import check_server, connect, find_address
 
     silence_core()
-    if tells_of_disk:
+    if watches_disk:
         _background.add(asyncio.create_task(_watch_disk(find_address())))
     client = await connect(settings)
     if is_starting:

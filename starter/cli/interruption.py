@@ -33,7 +33,7 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 @contextmanager
-def run_beside(work: Coroutine[Any, Any, Result]) -> Generator[Future[Result]]:
+def run_in_background(work: Coroutine[Any, Any, Result]) -> Generator[Future[Result]]:
     """Run a coroutine in a thread of its own during a `with` block; at the block's end it is over or cancelled."""
     with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
         loop = runner.get_loop()

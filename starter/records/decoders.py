@@ -100,7 +100,7 @@ def _choose_unnamed_tombstones(id_from: Origin | None) -> "TombstoneReader":
         return TombstoneReader(_find_kind_in_key, _find_id_behind_kind)
     if id_from.part == "key":
         return TombstoneReader(_refuse_kind, partial(_find_id, id_from))
-    return TombstoneReader(_find_kind_in_key, partial(_find_id_beside_key, id_from))
+    return TombstoneReader(_find_kind_in_key, partial(_find_id_outside_key, id_from))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def _find_id(origin: Origin, view: RecordView) -> Any:
     return to_id(find_required("id", origin, view))
 
 
-def _find_id_beside_key(origin: Origin, view: RecordView) -> Any:
+def _find_id_outside_key(origin: Origin, view: RecordView) -> Any:
     """Give an id that is not in the key, which is needed too."""
     KEY.find(view)
     return _find_id(origin, view)

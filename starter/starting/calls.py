@@ -47,6 +47,7 @@ class TaskPool(Generic[Answer]):
             # submits ends, and `results` cancels the calls under way
             call.close()
             raise
+
         task = asyncio.create_task(call)
         self._under_way.add(task)
         task.add_done_callback(self._ended.put_nowait)

@@ -130,10 +130,10 @@ class Layouts:
         self._asked[layout.kind] = (time.monotonic(), wanted)
         await self._ask(layout.kind, wanted)
 
-    async def grow(self, layout: Layout, packs: int, tell: Callable[[int], None] | None = None) -> None:
+    async def grow(self, layout: Layout, packs: int, notify: Callable[[int], None] | None = None) -> None:
         """Give the kind more packs; returns when it has them, raises PackNotServed when no worker moves messages.
 
-        `tell` gets the number of packs after each step.
+        `notify` gets the number of packs after each step.
         """
         await self._ask(layout.kind, packs)
         last = layout.packs
@@ -145,8 +145,8 @@ class Layouts:
             if stored is not None and stored.packs > last:
                 last = stored.packs
                 moved_at = time.monotonic()
-                if tell is not None:
-                    tell(last)
+                if notify is not None:
+                    notify(last)
             elif time.monotonic() - moved_at > LOOKED_AFTER_SECONDS:
                 await self._check_progress(layout, last, moved_at)
             await asyncio.sleep(LOOK_SECONDS)

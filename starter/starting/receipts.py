@@ -15,7 +15,7 @@ Tag = TypeVar("Tag")
 
 KEY_REUSED = "its idempotency key was used before for another body; send that body again, or take a new key"
 """Why a request is rejected whose idempotency key came with another body before."""
-UNTOLD = "it is kept; no worker has told yet whether its idempotency key was used before for another body"
+KEY_UNCHECKED = "it is kept; no worker has told yet whether its idempotency key was used before for another body"
 """What a request with an idempotency key adds that no worker has taken yet."""
 
 

@@ -29,7 +29,7 @@ from shared.temporal.connect import CALL_TIMEOUT, is_missing
 from starter.starting.calls import RetryingCaller
 from starter.starting.delivery import Delivery
 from starter.starting.queries import query_or_none
-from starter.starting.receipts import KEY_REUSED, UNTOLD, Receipt, StartOutcome, Tag, to_refusal
+from starter.starting.receipts import KEY_REUSED, KEY_UNCHECKED, Receipt, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import (
     NO_SOURCES,
     build_start_request,
@@ -179,12 +179,12 @@ class SoloStarter:
         if receipt.outcome is not StartOutcome.REVISED or not delivery.is_keyed:
             return receipt
         if time.monotonic() < self._silent_until:
-            return receipt._replace(reason=UNTOLD)
+            return receipt._replace(reason=KEY_UNCHECKED)
 
         status = await query_or_none(self._client.get_workflow_handle(receipt.workflow_id), "status")
         if status is None:
             self._silent_until = time.monotonic() + SILENT_SECONDS
-            return receipt._replace(reason=UNTOLD)
+            return receipt._replace(reason=KEY_UNCHECKED)
         if is_key_reused(status["sources"], delivery.source, delivery.offset):
             return receipt._replace(outcome=StartOutcome.REJECTED, reason=KEY_REUSED)
         return receipt

@@ -31,7 +31,7 @@ from shared.temporal.search_attributes import attributes_at_start, pack_attribut
 
 SUMMARY_MAX = 200  # the server takes 400 bytes
 NO_SOURCES: Mapping[str, int] = MappingProxyType({})
-USUAL_PRIORITY = 3  # the middle of the server's five
+DEFAULT_PRIORITY = 3  # the middle of the server's five
 REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
 
 
@@ -98,10 +98,10 @@ def find_others(
     priority: int, tenant: str, correlation_id: str, lane: str | None, expires_at: float = 0.0
 ) -> dict[str, Any]:
     """Give the fields of an entry that differ from their defaults, by name; `lane` is empty if it is the pack's."""
-    if priority == USUAL_PRIORITY and not (tenant or correlation_id or lane or expires_at):
+    if priority == DEFAULT_PRIORITY and not (tenant or correlation_id or lane or expires_at):
         return {}  # nearly always
     given = {"tenant": tenant, "correlation_id": correlation_id, "lane": lane, "expires_at": expires_at}
-    others: dict[str, Any] = {} if priority == USUAL_PRIORITY else {"priority": priority}
+    others: dict[str, Any] = {} if priority == DEFAULT_PRIORITY else {"priority": priority}
     return others | {name: value for name, value in given.items() if value}
 
 
@@ -184,7 +184,7 @@ async def build_start_request(
         workflow_id_reuse_policy=reuse,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
     )
-    if state.priority != USUAL_PRIORITY or state.tenant:  # else the server's default; the request is a little smaller
+    if state.priority != DEFAULT_PRIORITY or state.tenant:  # else the server's default; the request is a little smaller
         request.priority.CopyFrom(Priority(priority_key=state.priority, fairness_key=state.tenant))
 
     first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes}

@@ -15,7 +15,7 @@ from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from shared.temporal.workflow_calls import find_workflow
 from starter.starting.queries import QUERY_TIMEOUT, query_or_none
-from starter.starting.start_request import USUAL_PRIORITY
+from starter.starting.start_request import DEFAULT_PRIORITY
 from starter.steering.keepers import GateControl, describe_implicit
 from starter.steering.packs.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
@@ -171,9 +171,9 @@ class MessageViews:
     async def _show_solo(self, kind: str, message_id: str) -> MessageView:
         handle = self._client.get_workflow_handle(workflow_id(kind, message_id))
         described, status = await asyncio.gather(self._describe(kind, message_id), query_or_none(handle, "status"))
-        told = status
+        explained = status
         if status is not None and "decisions" not in status:  # a worker of an older version
-            told = await query_or_none(handle, "explain")
+            explained = await query_or_none(handle, "explain")
 
         listed = await to_listed(described)
         ended = None
@@ -189,13 +189,13 @@ class MessageViews:
             unserved = f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s"
             note = unserved if failing is None else failing.describe()
 
-        decisions: list[Any] = [] if told is None else told["decisions"]
+        decisions: list[Any] = [] if explained is None else explained["decisions"]
         return MessageView(
             listed=listed,
             status=status,
             ended=ended,
             decisions=decisions,
-            priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
+            priority=described.raw_description.workflow_execution_info.priority.priority_key or DEFAULT_PRIORITY,
             history_length=described.history_length,
             lives_in=described.id,
             note=note,

@@ -11,11 +11,11 @@ from starter.starting.layouts import Layouts
 
 
 async def repack(
-    client: Client, settings: Settings, kind: str, packs: int, tell: Callable[[int], None] | None = None
+    client: Client, settings: Settings, kind: str, packs: int, notify: Callable[[int], None] | None = None
 ) -> int:
     """Resize a kind to `packs` packs; returns how many it had before.
 
-    Workers do it, step by step, and go on when this is interrupted; running it again waits for the rest. `tell` gets
+    Workers do it, step by step, and go on when this is interrupted; running it again waits for the rest. `notify` gets
     the number of packs after each step.
 
     Raises GiveUp for a kind that is not packed or an invalid number, PackNotServed without a worker.
@@ -29,5 +29,5 @@ async def repack(
         has = f"kind {kind!r} has {layout.packs}"
         raise GiveUp(f"--packs: is {packs}, {has}; give a larger number, a kind never shrinks")
 
-    await layouts.grow(layout, packs, tell)
+    await layouts.grow(layout, packs, notify)
     return layout.packs

@@ -32,7 +32,7 @@ from shared.temporal.workflow_calls import set_priority
 from starter.starting.calls import TaskPool
 from starter.starting.layouts import Layouts
 from starter.starting.queries import query_or_none
-from starter.starting.receipts import UNTOLD
+from starter.starting.receipts import KEY_UNCHECKED
 from starter.steering.packs.packs import HistoryFull, Packs
 from starter.steering.status.failing_workflows import to_standstill
 
@@ -104,8 +104,8 @@ class Sender:
         missing, pending = await self._send_to_group(Group(kind, layout, index, [message_id]))
         if missing:
             raise MessageNotFound(MISSING.format(workflow_id(kind, message_id)))
-        untold = await self._check_key(layout, index, kind, message_id)
-        return "".join(pending) or untold
+        unchecked = await self._check_key(layout, index, kind, message_id)
+        return "".join(pending) or unchecked
 
     async def _check_key(self, layout: Layout | None, index: int, kind: str, message_id: str) -> str:
         """Raise IdempotencyKeyReused if the message had its key with another signal; says so if nobody can tell."""
@@ -118,7 +118,7 @@ class Sender:
             status = await self._packs.status(layout, index, message_id)
 
         if status is None:
-            return UNTOLD
+            return KEY_UNCHECKED
         if is_key_reused(status["sources"], name_request(key), find_fingerprint(self._signal)):
             raise IdempotencyKeyReused(key)
         return ""

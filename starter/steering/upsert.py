@@ -111,7 +111,7 @@ class UpsertSender:
                 return status
 
             if patience.is_over:
-                told = f"did not tell within {self._settings.patience} what became of it"
-                raise RetryLater(f"{name} has the signal, but {told}; 'dormice show {name}' tells more")
+                problem = f"did not tell within {self._settings.patience} what became of it"
+                raise RetryLater(f"{name} has the signal, but {problem}; 'dormice show {name}' tells more")
 
             await patience.wait()

@@ -1,4 +1,4 @@
-"""The glossary holds the words of the code: each module and class is named with a term of the page or a plain word."""
+"""The glossary holds the words of the code: of modules and classes, and of what parameters and attributes share."""
 
 import ast
 import re
@@ -18,6 +18,10 @@ PLAIN = {
 }
 NOUNS = {*TERMS, *PLAIN["nouns"], *PLAIN["products"]}
 KNOWN = {*NOUNS, *PLAIN["adjectives"]}
+KNOWN_TO_HOLDERS = {*KNOWN, *PLAIN["parameters"], *PLAIN["endings"]}
+SHARED_BY = 4
+"""As many modules use a word for one idea, so a reader must find it; what fewer share is told by its module."""
+
 LINE_MAX = 120
 
 PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark", "client/dormice")
@@ -32,6 +36,9 @@ CLASSES = [
     for node in tree.body
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
 ]
+
+FACTS = ("is_", "has_", "are_")
+"""Begins of names that are sentences and have no noun at their end."""
 
 
 def _words(name: str) -> list[str]:
@@ -82,6 +89,54 @@ def _is_about_something(name: str) -> bool:
     return any(_is_in(NOUNS, words[begin:end]) for begin, end in combinations(range(len(words) + 1), 2))
 
 
+def _holders(tree: ast.Module) -> set[str]:
+    """Name the parameters of a module's public functions, and the parameters and attributes of its public classes."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names |= _parameters(node)
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for part in node.body:
+                names |= _held_by(part)
+    return {name for name in names if not name.startswith("_")} - {"self", "cls"}
+
+
+def _held_by(part: ast.stmt) -> set[str]:
+    if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+        return {part.target.id}
+    if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+
+    inside = [each for each in ast.walk(part) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+    return _parameters(part) | {each.attr for each in inside if ast.unparse(each.value) == "self"}
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    if function.name.startswith("_") and function.name != "__init__":
+        return set()
+    arguments = function.args
+    others = filter(None, [arguments.vararg, arguments.kwarg])
+    return {each.arg for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *others]}
+
+
+def _shared_words() -> dict[str, list[str]]:
+    """Give the names by their last word, for words that many modules have at the end of a parameter or attribute."""
+    names: dict[str, set[str]] = {}
+    modules: dict[str, set[Path]] = {}
+    for path, tree in TREES.items():
+        for name in _holders(tree):
+            if words := _words(name):
+                names.setdefault(words[-1], set()).add(name)
+                modules.setdefault(words[-1], set()).add(path)
+    return {word: sorted(names[word]) for word, paths in modules.items() if len(paths) >= SHARED_BY}
+
+
+def _is_known(name: str) -> bool:
+    """Whether a parameter or attribute ends with a word of the page, or is a sentence."""
+    words = _words(name)
+    return name.startswith(FACTS) or any(_is_in(KNOWN_TO_HOLDERS, words[begin:]) for begin in range(len(words)))
+
+
 def test_every_word_of_a_modules_name_is_in_the_glossary() -> None:
     """As a term, as a part of a term of several words, or as a plain word; folders are modules, too."""
     unknown = {name: words for name in sorted(MODULES) if (words := _unknown(_words(name)))}
@@ -99,12 +154,27 @@ def test_the_noun_of_every_class_is_in_the_glossary() -> None:
     assert unknown == []
 
 
+def test_what_parameters_and_attributes_share_is_in_the_glossary() -> None:
+    """A word at the end of a public parameter or attribute that four modules have is one idea, so it is on the page."""
+    unknown = {word: [name for name in names if not _is_known(name)] for word, names in _shared_words().items()}
+
+    assert {word: names for word, names in unknown.items() if names} == {}
+
+
+def test_each_word_of_parameters_is_shared() -> None:
+    """The words that only parameters and attributes have are as few as can be: each is shared by several modules."""
+    shared = {single for word in _shared_words() for single in _singulars(word)}
+
+    assert [word for word in [*PLAIN["parameters"], *PLAIN["endings"]] if word not in shared] == []
+
+
 def test_every_plain_word_is_the_word_of_a_name() -> None:
     """The list of plain words holds none that no module and no class needs."""
     names = [*MODULES, *(node.name for node in CLASSES)]
     used = {single for name in names for word in _words(name) for single in _singulars(word)}
 
-    assert [word for words in PLAIN.values() for word in words if word not in used] == []
+    named = [word for heading in ("nouns", "products", "adjectives") for word in PLAIN[heading]]
+    assert [word for word in named if word not in used] == []
 
 
 def test_every_term_is_used_by_the_code() -> None:
@@ -119,7 +189,7 @@ def test_a_word_has_one_line() -> None:
     """No term twice, none that is called plain as well; each list is in the order of the alphabet."""
     lists = [[term for term, _ in TERM.findall(part)] for part in TERMS_PART.split("\n## ")[1:]]
 
-    assert len(KNOWN) == len(TERMS) + sum(map(len, PLAIN.values()))
+    assert len(KNOWN_TO_HOLDERS) == len(TERMS) + sum(map(len, PLAIN.values()))
     assert [terms for terms in lists if terms != sorted(terms)] == []
 
 

@@ -183,8 +183,8 @@ def test_the_number_is_that_of_the_handler_or_of_the_setting() -> None:
     usual = per_host(lambda message: message.id)
     own = per_host(lambda message: message.id, at_once=3)
 
-    assert usual.pace(http.timeout_on("short"), usual=8).at_once == 8
-    assert own.pace(http.timeout_on("short"), usual=8).at_once == 3
+    assert usual.pace(http.timeout_on("short"), default=8).at_once == 8
+    assert own.pace(http.timeout_on("short"), default=8).at_once == 3
     assert (usual.summary, own.summary) == ("http_at_once at once in a process", "3 at once in a process")
 
 

@@ -96,7 +96,7 @@ def test_a_verdict_holds_the_whole_envelope() -> None:
     told, refused = judge(Fixed([(Row(1, {}, "x", 1), envelope), (Row(2, {}, {"id": "\ud800"}, 2), flawed)]), [])
 
     assert {name: value for name, value in told.items() if value is not None and name != "digest"} == {
-        "row": 1, "kind": "feed", "id": "ä", "lane": "long", "told_at": NOON, "scheduled_at": NOON,
+        "row": 1, "kind": "feed", "id": "ä", "lane": "long", "given_at": NOON, "scheduled_at": NOON,
         "tolerance_seconds": 5.0, "priority": 1, "tenant": "t", "payload": '{"a":[1,null]}', "correlation_id": "c",
         "idempotency_key": "k", "expires_at": LATER,
     }  # fmt: skip

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from shared.exit import find_stop_signals
-from starter.cli.interruption import run_beside, run_until_signal
+from starter.cli.interruption import run_in_background, run_until_signal
 from starter.local.supervised_process import kill_supervised, start_supervised
 from tests.conftest import wait_until
 from tests.support.processes import ending_family, is_gone
@@ -58,7 +58,7 @@ def test_work_beside_a_block_gives_its_result_or_its_error() -> None:
         await asyncio.sleep(0)
         return 1 / divisor
 
-    with run_beside(work(2)) as half, run_beside(work(0)) as wrong:
+    with run_in_background(work(2)) as half, run_in_background(work(0)) as wrong:
         assert half.result(timeout=60) == 0.5
         with pytest.raises(ZeroDivisionError):
             wrong.result(timeout=60)
@@ -78,7 +78,7 @@ def test_work_beside_a_block_is_cancelled_with_it() -> None:
             ended.append("what it began")
 
     def interrupt() -> None:
-        with run_beside(work()):
+        with run_in_background(work()):
             assert began.wait(timeout=60)
             raise KeyboardInterrupt
 

@@ -38,7 +38,7 @@ class Evictions:
     """Runs that had to make room for others, and of which the server is still to be told."""
 
     def __init__(self) -> None:
-        """Call it where the event loop of `tell` runs."""
+        """Call it where the event loop of `report` runs."""
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[WorkflowExecution] = asyncio.Queue(WAITING_MAX)
 
@@ -52,11 +52,11 @@ class Evictions:
         with contextlib.suppress(asyncio.QueueFull):
             self._waiting.put_nowait(execution)
 
-    async def tell(self, client: Client) -> None:
+    async def report(self, client: Client) -> None:
         """Tell the server of each run, for ever; what it does not take is forgotten."""
-        await asyncio.gather(*(self._tell(client) for _ in range(CALLS_AT_ONCE)))
+        await asyncio.gather(*(self._report(client) for _ in range(CALLS_AT_ONCE)))
 
-    async def _tell(self, client: Client) -> None:
+    async def _report(self, client: Client) -> None:
         while True:
             execution = await self._waiting.get()
             request = ResetStickyTaskQueueRequest(namespace=client.namespace, execution=execution)
@@ -134,9 +134,9 @@ def _release(instance: WorkflowInstance) -> None:
     for holder in holders:
         holder.clear()
     # the instance is an event loop too, and hears of each unfinished task that is freed: so they are freed after this
-    vars(instance)["call_exception_handler"] = _hear_nothing
+    vars(instance)["call_exception_handler"] = _ignore
     del held
 
 
-def _hear_nothing(_: Any) -> None:
+def _ignore(_: Any) -> None:
     pass

@@ -16,8 +16,8 @@ Ending = TypeVar("Ending")
 IGNORED = "\n\n**Cancellation was requested, and is ignored**: what ends messages is `dormice stop`."
 
 
-async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Callable[[], None]) -> Ending:
-    """Run `life` to its end and return or raise what it does; each request to cancel only calls `hear`.
+async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], notify: Callable[[], None]) -> Ending:
+    """Run `life` to its end and return or raise what it does; each request to cancel only calls `notify`.
 
     A request causes no command, so histories are the same as without it. The next run does not know of the request.
     """
@@ -27,7 +27,7 @@ async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Call
             await workflow.wait([living])
         except asyncio.CancelledError:
             if is_requested():  # otherwise the run is being evicted, and `living` ends too
-                hear()
+                notify()
     return living.result()
 
 

@@ -83,8 +83,8 @@ def _come_back(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again:
 
     reason = f"{WORDS[is_changed]}, {answer.status}"
     if stated > fresh > interval:
-        told, counted = (format_seconds(span.total_seconds()) for span in (stated, fresh))
-        reason += f"; fresh for {told} by its own word, of which {counted} count"
+        by_site, counted = (format_seconds(span.total_seconds()) for span in (stated, fresh))
+        reason += f"; fresh for {by_site} by its own word, of which {counted} count"
 
     seen_at = ctx.started_at if is_changed is not False else None
     seen = _remember(plan.seen, answer, interval, seen_at)

@@ -16,7 +16,7 @@ from shared.messages.timespan import HORIZON
 START_INTERVAL = timedelta(days=1)  # StormCrawler's default; the shortest and longest are those of NutchRules
 FRESH_MAX = timedelta(days=1)  # what a site may ask for, unless the payload has a longest interval
 VALIDATORS = ("etag", "modified", "page")
-USUAL = NutchRules().bounds
+DEFAULT_BOUNDS = NutchRules().bounds
 RULES_MAX = 1000  # rules that are kept, because most messages have the same
 SEEN = (*VALIDATORS, "digest", "interval", "changed")
 
@@ -78,8 +78,8 @@ def _read_bounds(given: Mapping[str, Any]) -> tuple[timedelta, timedelta]:
         raise VisitRefused(f"payload.min: is more than payload.max, {to_number(longest)} s; make it smaller")
 
     return (
-        shortest or min(USUAL.shortest, longest or USUAL.shortest),
-        longest or max(USUAL.longest, shortest or USUAL.longest),
+        shortest or min(DEFAULT_BOUNDS.shortest, longest or DEFAULT_BOUNDS.shortest),
+        longest or max(DEFAULT_BOUNDS.longest, shortest or DEFAULT_BOUNDS.longest),
     )
 
 

@@ -73,7 +73,7 @@ class Run:
     size: int = 0
     timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict[int, asyncio.TimerHandle])
     activities: dict[int, ActivityTask] = field(default_factory=dict[int, ActivityTask])
-    unheard: list[ActivityTask] = field(default_factory=list[ActivityTask])
+    unobserved: list[ActivityTask] = field(default_factory=list[ActivityTask])
     """Activities that have ended since the last completed task, so that its workflow may not know of them yet."""
     requests: set[str] = field(default_factory=set[str])
     sticky: TaskTaker | None = None

@@ -79,7 +79,7 @@ class Server:
             return False
 
         run.attempt = 1
-        run.unheard.clear()
+        run.unobserved.clear()
         run.append(Event(What.TASK_COMPLETED, self.now))
 
         for command in commands:
@@ -104,7 +104,7 @@ class Server:
         """Record the result of an activity."""
         run = activity.run
         if run.activities.pop(activity.seq, None) is not None and run.is_open:
-            run.unheard.append(activity)
+            run.unobserved.append(activity)
             self._note(run, Event(What.ACTIVITY_ENDED, self.now, activity.seq, resolution))
 
     def _begin_run(self, workflow_type: str, workflow_id: str, queue: str, arguments: Any, before: str) -> None:
@@ -149,7 +149,7 @@ class Server:
     def _time_out(self, task: WorkflowTask) -> None:
         if not task.is_over:
             self.faults.hits["task timed out"] += 1
-            for activity in task.run.unheard:
+            for activity in task.run.unobserved:
                 activity.note_hit()  # its worker may end meanwhile, and the run before it has used the answer
             task.end()
             self._fail(task.run)

@@ -1,4 +1,4 @@
-"""Signals of users: draws them, and tells the ledger what was sent, heard and done."""
+"""Signals of users: draws them, and tells the ledger what was sent, handled and done."""
 
 import random
 from datetime import UTC, datetime
@@ -72,7 +72,7 @@ class UserSignals:
         if isinstance(signal, (Pause, Resume)):
             tracked.is_paused = None
 
-    def note_heard(self, kind: str, message_id: str, seconds: float = 0.0) -> None:
+    def note_handled(self, kind: str, message_id: str, seconds: float = 0.0) -> None:
         """Record that a signal has been handled, or will have been so many seconds from now."""
         tracked = self._ledger.of(kind, message_id)
         tracked.asking -= 1

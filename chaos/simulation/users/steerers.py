@@ -18,7 +18,7 @@ from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, write_steeri
 from shared.temporal.backoff import backoff_seconds
 from workflows.packs.requests.receipts import KEPT_SECONDS
 
-UNHEARD_SECONDS = 240.0
+HANDLED_WITHIN_SECONDS = 240.0
 """Most seconds until a workflow handles a signal: two tasks that wait long and are lost, one after the other."""
 
 
@@ -68,7 +68,7 @@ class Steerers:
             with contextlib.suppress(RPCError):  # the message has not started yet, or has ended
                 await self._caller.signal(workflow_id(SOLO, message_id), SIGNAL_NAMES[type(signal)], signal)
 
-            self._signals.note_heard(SOLO, message_id, UNHEARD_SECONDS)
+            self._signals.note_handled(SOLO, message_id, HANDLED_WITHIN_SECONDS)
 
     async def _steer(self, ids: list[str], signal: Signal) -> None:
         for message_id in ids:
@@ -76,9 +76,9 @@ class Steerers:
 
         for index, part in self._layout.group_by_pack(ids).items():
             alive = await self._steer_pack(index, part, signal)
-            seconds = UNHEARD_SECONDS if alive is None else 0.0
+            seconds = HANDLED_WITHIN_SECONDS if alive is None else 0.0
             for message_id in part:
-                self._signals.note_heard(PACKED, message_id, seconds)
+                self._signals.note_handled(PACKED, message_id, seconds)
 
             for message_id in alive or ():
                 self._signals.note_done(message_id, signal)
@@ -121,7 +121,7 @@ class Steerers:
 
         for (kind, _), tracked in self._ledger.messages.items():
             if kind == PACKED:
-                tracked.asked_until = now + UNHEARD_SECONDS
+                tracked.asked_until = now + HANDLED_WITHIN_SECONDS
 
         pack = self._draw_pack()
         wire = {"count": pull.count, "at": pull.at, "until": pull.until, "token": pull.token}

@@ -90,7 +90,7 @@ class Worker:
             await asyncio.sleep(0.1)
 
         self.is_closed = True
-        if self._activities.has_activities or self._batches.has_unheard_calls:
+        if self._activities.has_activities or self._batches.has_unawaited_calls:
             self.process.note_hit()
 
         self._activities.hand_back()

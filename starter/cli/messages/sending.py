@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 
 STDIN = "-"
-TOLD_EVERY_SECONDS = 5.0
+REPORTED_EVERY_SECONDS = 5.0
 
 NAMES_HELP = "the messages; - reads them from standard input: a line each, KIND:ID or an object with kind and id"
 
@@ -132,7 +132,7 @@ class SignalRun:
 
     async def _report_regularly(self) -> None:
         while True:
-            await asyncio.sleep(TOLD_EVERY_SECONDS)
+            await asyncio.sleep(REPORTED_EVERY_SECONDS)
             echo_err(f"{self._verb}: sent to {plural(self._counts.sent, 'message')} so far")
 
     def _summarize(self, *, is_complete: bool) -> None:
@@ -149,10 +149,10 @@ class SignalRun:
             echo_err(f"{self._verb}: {NO_MATCH}")
         else:
             late = f" ({waiting:,} of them can't take it yet)" if waiting else ""
-            told = [f"sent to {plural(sent, 'message')}{late}", f"{missing:,} not found"]
-            told += [f"{passed_over:,} passed over"] if passed_over else []
-            told += [f"{unsent:,} unsent"] if unsent else []
-            echo_err(f"{self._verb}: {', '.join(told)}")
+            parts = [f"sent to {plural(sent, 'message')}{late}", f"{missing:,} not found"]
+            parts += [f"{passed_over:,} passed over"] if passed_over else []
+            parts += [f"{unsent:,} unsent"] if unsent else []
+            echo_err(f"{self._verb}: {', '.join(parts)}")
 
 
 def read_line(text: str) -> Name:

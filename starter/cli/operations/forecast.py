@@ -137,8 +137,8 @@ def _print_gates(found: "Forecast") -> None:
             gated = plural(found.count_gated(gate=gate), "message")
             echo_err(f"warning: {closing.describe(gate, time.time())}; {gated} held there, due when it opens")
     for gate in uncounted[:GATES_SHOWN]:
-        told = found.gates[gate].describe(gate, time.time())
-        echo_err(f"warning: {told}; what needs it counts above, and waits")
+        sentence = found.gates[gate].describe(gate, time.time())
+        echo_err(f"warning: {sentence}; what needs it counts above, and waits")
     if len(uncounted) > GATES_SHOWN:
         echo_err(f"warning: {plural(len(uncounted) - GATES_SHOWN, 'more gate')} closed; see 'dormice gates list'")
 

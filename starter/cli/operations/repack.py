@@ -9,7 +9,7 @@ from starter.cli.arguments import COUNT, Commands
 from starter.cli.connection import open_client
 from starter.local.terminal import echo_err, plural, print_json
 
-TOLD_EVERY_SECONDS = 5.0
+REPORTED_EVERY_SECONDS = 5.0
 
 
 def add(commands: Commands) -> None:
@@ -21,12 +21,12 @@ def add(commands: Commands) -> None:
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.steering.repack import repack
 
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
     def show(packs: int) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= TOLD_EVERY_SECONDS and packs < args.packs:
-            told_at = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= REPORTED_EVERY_SECONDS and packs < args.packs:
+            reported_at = time.monotonic()
             echo_err(f"repack: {packs:,} of {plural(args.packs, 'pack')}")
 
     before = await repack(await open_client(settings), settings, args.kind, args.packs, show)

@@ -46,7 +46,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"--interval: is {given}; give 500ms to 1h")
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
-    client = await open_client(settings, is_starting=True, tells_of_disk=False)  # the board does
+    client = await open_client(settings, is_starting=True, watches_disk=False)  # the board does
     find_full_disk = functools.partial(find_full_disk_of, client.service_client.config.target_host)
     reader = BoardReader(client, settings, read_filter(args), args.interval.total_seconds(), find_full_disk)
     if args.once:

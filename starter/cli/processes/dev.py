@@ -45,7 +45,7 @@ class PageServer(Protocol):
         """Whether what serving needs is installed."""
         ...
 
-    def serve_beside(
+    def serve_in_background(
         self, server: "EmbeddedServer", settings: Settings, port: int, servers: str | None
     ) -> AbstractAsyncContextManager[list[str]]:
         """Serve the page for a `with` block, which gets the lines that say where it is."""
@@ -170,7 +170,7 @@ def _open_page(
 
     settings = replace(settings, page_writes=settings.page_writes or args.page_writes)
     broker_address = None if broker is None else broker.address
-    return page_server.serve_beside(server, settings, args.page_port, broker_address)
+    return page_server.serve_in_background(server, settings, args.page_port, broker_address)
 
 
 def _find_page_server() -> PageServer | None:

@@ -53,8 +53,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     lag = await read_group_lag(options, args.group, args.topics)
     statuses = await asyncio.gather(*map(fetch_status, args.bridges))
-    told = (f"--bridge: {status}" if isinstance(status, str) else status for status in statuses)
-    answers: Answers = dict(zip(args.bridges, told, strict=True))
+    answered = (f"--bridge: {status}" if isinstance(status, str) else status for status in statuses)
+    answers: Answers = dict(zip(args.bridges, answered, strict=True))
     if args.json:
         print_json(_to_document(lag, answers))
     else:

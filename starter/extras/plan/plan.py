@@ -47,8 +47,8 @@ class Workload:
     @property
     def slack(self) -> float:
         """The tolerance: as given, else the default of `Again`."""
-        usual = min(TOLERANCE_SHARE * self.mean_interval, TOLERANCE_MAX)
-        return usual if self.tolerance is None else self.tolerance
+        default = min(TOLERANCE_SHARE * self.mean_interval, TOLERANCE_MAX)
+        return default if self.tolerance is None else self.tolerance
 
     @property
     def lane(self) -> str:

@@ -167,13 +167,13 @@ def _read_adaptive(text: str, rest: str) -> NutchPolicy:
     if unknown := next((name for name in options if name not in ADAPTIVE_OPTIONS), None):
         raise InvalidSetting(f"--policy: {text}: there is no {unknown!r}; give {', '.join(ADAPTIVE_OPTIONS)}")
 
-    usual = NutchRules()
+    defaults = NutchRules()
     spans = {name: _read_span(text, name, options[name]) for name in ("start", "min", "max") if name in options}
     shares = {name: _read_share(text, name, options[name]) for name in ("increase", "decrease") if name in options}
 
     try:
-        bounds = Bounds(spans.get("min", usual.bounds.shortest), spans.get("max", usual.bounds.longest))
-        rules = NutchRules(**{"increase": usual.increase, "decrease": usual.decrease, **shares}, bounds=bounds)
+        bounds = Bounds(spans.get("min", defaults.bounds.shortest), spans.get("max", defaults.bounds.longest))
+        rules = NutchRules(**{"increase": defaults.increase, "decrease": defaults.decrease, **shares}, bounds=bounds)
     except InvalidSetting as exc:
         raise InvalidSetting(f"--policy: {text}: {exc}") from exc
 

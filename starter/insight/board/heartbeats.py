@@ -10,8 +10,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.idle.capacity import Capacity, is_fresh
 from shared.lanes import task_queue
 
-Told = tuple[float, int]
-"""When a worker has told (seconds since the epoch) how many calls it has finished since it began."""
+Reported = tuple[float, int]
+"""When a worker has reported (seconds since the epoch) how many calls it has finished since it began."""
 
 
 class Heartbeats:
@@ -20,7 +20,7 @@ class Heartbeats:
     def __init__(self, client: Client, prefix: str, lanes: Iterable[str]) -> None:
         self._client = client
         self._queues = {lane: task_queue(prefix, lane) for lane in lanes}
-        self._told: dict[str, Told] = {}
+        self._reported: dict[str, Reported] = {}
         self._rates: dict[str, float] = {}
         self.gone: dict[str, float] = {}
         """Workers that did not stop in good order and are silent, with the moment of their last heartbeat."""
@@ -49,9 +49,9 @@ class Heartbeats:
         key = beat.worker_instance_key
         at = _find_time(beat)
         calls = beat.activity_task_slots_info.total_processed_tasks
-        before = self._told.get(key)
+        before = self._reported.get(key)
         if before is None or at > before[0]:
-            self._told[key] = (at, calls)
+            self._reported[key] = (at, calls)
         if before is not None and at > before[0]:
             self._rates[key] = max(0, calls - before[1]) / (at - before[0])
         return self._rates.get(key)

@@ -78,8 +78,8 @@ def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
         if finding.remedy:
             yield "", f"do: {finding.remedy}"
 
-    for worker, heard_at in status.gone.items():
-        silent = format_seconds(time.time() - heard_at)
+    for worker, reported_at in status.gone.items():
+        silent = format_seconds(time.time() - reported_at)
         yield "gone", f"worker {worker}, not heard of for {silent}; it did not stop in good order"
 
     for reason, count in status.parked:

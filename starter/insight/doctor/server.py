@@ -49,7 +49,7 @@ SHARDS_MIN = 512
 """Temporal's own default; the embedded server has one shard, as its database could not handle more."""
 
 EMBEDDED_STORE = "sqlite"
-NOT_TOLD = "not told"
+NOT_REPORTED = "not told"
 INDEXLESS_STORES = ("elasticsearch", "opensearch")
 
 PROBE_LASTS = timedelta(minutes=10)
@@ -112,7 +112,7 @@ class Server:
             if exc.status is not RPCStatusCode.PERMISSION_DENIED:
                 raise
             # an authorizer may show the cluster only to users with rights beyond a namespace
-            self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
+            self._cluster = GetClusterInfoResponse(persistence_store=NOT_REPORTED, visibility_store=NOT_REPORTED)
 
         self._version = system.server_version
         return check_version(self._version, self.client.service_client.config.target_host)

@@ -56,7 +56,7 @@ class PackQueries:
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
         where = f"pack {name} on lane {layout.lane}"
-        untold_since = math.inf
+        undecided_since = math.inf
         moved_at = time.monotonic()
         mark = None
         attempts = 0
@@ -67,8 +67,8 @@ class PackQueries:
                 return answer
 
             # what the pack was asked about has yet to reach it, or it has forgotten it
-            untold_since = min(untold_since, time.monotonic()) if has_answered else math.inf
-            if time.monotonic() - untold_since >= self._settings.patience.total_seconds():
+            undecided_since = min(undecided_since, time.monotonic()) if has_answered else math.inf
+            if time.monotonic() - undecided_since >= self._settings.patience.total_seconds():
                 raise PackBusy(f"{where} has it, but did not tell within {self._settings.patience} what became of it")
 
             before = mark

@@ -38,11 +38,11 @@ def group_reasons(reasons: Sequence[str]) -> list[str]:
     grouped = [*reasons]
     for words, numbers in by_words.items():
         columns = zip(*(values[number] for number in numbers), strict=True)
-        are_told_apart = [_come_again(column) for column in columns]
+        are_distinct = [_come_again(column) for column in columns]
         for number in numbers:
             shown = [
-                value if is_told_apart else ANYTHING
-                for value, is_told_apart in zip(values[number], are_told_apart, strict=True)
+                value if is_distinct else ANYTHING
+                for value, is_distinct in zip(values[number], are_distinct, strict=True)
             ]
             grouped[number] = _join(words, shown)
     return grouped

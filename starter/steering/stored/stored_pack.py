@@ -97,7 +97,7 @@ class StoredPack:
         kind = self.state.config.kind
         lane = self.state.config.lane
         others = (to_state(entry, kind, lane) for entry in entries if len(entry) > OTHERS)
-        found = [*_list_usual(entries, lane, request), *describe_listed(select_listed(others, request), request)]
+        found = [*_list_ordinary(entries, lane, request), *describe_listed(select_listed(others, request), request)]
         return sorted(found, key=itemgetter("id"))
 
     def count(self) -> PackCounts | None:
@@ -107,7 +107,7 @@ class StoredPack:
         return read_counts(count_entries(self.state.entries.read(), (), self.state.config.lane, self.as_of))
 
 
-def _list_usual(entries: Iterable[Entry], lane: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _list_ordinary(entries: Iterable[Entry], lane: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Give the messages that nothing special is known of, by far the most, without a state of each."""
     if request.get("state") not in (None, "active") or request.get("lane") not in (None, lane):
         return

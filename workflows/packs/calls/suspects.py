@@ -28,11 +28,11 @@ class Suspects(dict[str, int]):
         """Suspect a message no longer, if it was suspected."""
         self.pop(message_id, None)
 
-    def pick(self, due: Iterable[Entry], usual_lane: str) -> list[Entry]:
+    def pick(self, due: Iterable[Entry], default_lane: str) -> list[Entry]:
         """Pick the first suspect of those due, and others of its lane that may go with it."""
         found = [entry for entry in due if entry[ID] in self]
         if not found:
             return []
         maximum = self[found[0][ID]]
-        lane = lane_of(found[0], usual_lane)
-        return [e for e in found if self[e[ID]] >= maximum and lane_of(e, usual_lane) == lane][:maximum]
+        lane = lane_of(found[0], default_lane)
+        return [e for e in found if self[e[ID]] >= maximum and lane_of(e, default_lane) == lane][:maximum]

@@ -27,15 +27,15 @@ def has_web() -> bool:
 def describe_page(page: "OperationsPage", address: str) -> list[str]:
     """Say where the page is and how to change things there, in lines."""
     if page.token:
-        told = f"to change things, sign in at {address}/sign-in with this token, valid until this process ends:"
-        return [f"page     {address}", told, f"  {page.token}"]
+        sentence = f"to change things, sign in at {address}/sign-in with this token, valid until this process ends:"
+        return [f"page     {address}", sentence, f"  {page.token}"]
     if page.is_writable:
         return [f"page     {address}"]
     return [f"page     {address}, read-only; --page-writes lets people change things"]
 
 
 @contextlib.asynccontextmanager
-async def serve_beside(
+async def serve_in_background(
     server: "EmbeddedServer", settings: Settings, port: int, servers: str | None
 ) -> AsyncGenerator[list[str]]:
     """Serve the page of an embedded server for a `with` block, which gets the lines that say where it is.

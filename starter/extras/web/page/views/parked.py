@@ -148,8 +148,8 @@ async def send_parked(request: Request) -> Response:
     form = await read_form(request, *FILTERS, "reason_for")
     query = {name: form[name] for name in FILTERS if name in form}
     _check(request, query)
-    title, usual, _ = VERBS[verb]
-    reason = form.get("reason_for", usual)
+    title, default_reason, _ = VERBS[verb]
+    reason = form.get("reason_for", default_reason)
     signal: Signal = RunNow(reason) if verb == "replay" else Stop(reason)
     about = ", ".join(f"{name} {value!r}" for name, value in query.items()) or "all that are parked"
     control = find_api(request).control
