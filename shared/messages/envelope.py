@@ -274,10 +274,7 @@ def parse_envelope_fast(given: Mapping[str, Any], rules: EnvelopeRules) -> Envel
         except ValueError:
             return None
 
-    payload = fields["payload"]
-    if not _is_small(payload, rules.payload_max_bytes) or (
-        rules.payloads and find_misfit(kind, payload, rules.payloads) is not None
-    ):
+    if encode_payload_fast(kind, fields["payload"], rules, is_parsed=True) is None:
         return None
 
     envelope = Envelope.__new__(Envelope)  # all that `model_construct` does for such a model, which takes much longer
@@ -331,16 +328,28 @@ def has_plain_options(fields: dict[str, Any]) -> bool:
     return True
 
 
-def _is_small(payload: Any, bytes_max: int) -> bool:
-    """Return whether a payload parsed from JSON is surely valid: it is not large, and small ones can't be too deep."""
+def encode_payload_fast(kind: str, payload: Any, rules: EnvelopeRules, *, is_parsed: bool) -> bytes | None:
+    """Give a payload as `encode_json` writes it if it is surely valid, None if in doubt.
+
+    `is_parsed`: it comes from JSON, so it needs no look at its values unless it is large.
+    """
     try:
         text = orjson.dumps(payload)
     except TypeError:  # whole numbers of more than 64 bits, lone surrogates, or too deep
-        return False
+        return None
+
+    bytes_max = rules.payload_max_bytes
     if bytes_max and len(text) > bytes_max:
-        return False
+        return None
+
     # each level takes a bracket at both ends, and a number like 1e400, which is parsed as infinity, is written as null
-    return (len(text) <= 2 * MAX_DEPTH and b"null" not in text) or find_flaw(payload) is None
+    is_safe = is_parsed and len(text) <= 2 * MAX_DEPTH and b"null" not in text
+    if not is_safe and find_flaw(payload) is not None:
+        return None
+    if rules.payloads and find_misfit(kind, payload, rules.payloads) is not None:
+        return None
+
+    return text
 
 
 def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, Any]:

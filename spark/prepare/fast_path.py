@@ -7,20 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-import orjson
-
 from shared.errors import InvalidEnvelope
 from shared.messages.envelope import (
     DEFAULTS,
     EnvelopeRules,
-    PayloadCheck,
     drop_nulls,
-    find_misfit,
+    encode_payload_fast,
     has_plain_options,
     is_plain_id,
     parse_envelope,
 )
-from shared.messages.json_value import MAX_DEPTH, find_flaw
 from shared.messages.timespan import HORIZON
 
 _FIRST_MOMENT = datetime(2, 1, 1, tzinfo=UTC)  # earlier ones may have an offset that leads out of the calendar
@@ -43,9 +39,8 @@ class FastPath:
     """The envelope's rules in a form that is quick to check; `lanes` has the default lane of each valid kind."""
 
     lanes: Mapping[str, str]
-    payload_max_bytes: float
+    rules: EnvelopeRules
     last_moment: datetime  # later ones may be beyond the rules' horizon
-    payloads: Mapping[str, PayloadCheck]
 
     @classmethod
     def of(cls, rules: EnvelopeRules) -> Self:
@@ -56,7 +51,7 @@ class FastPath:
             with suppress(InvalidEnvelope):
                 lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, name_rules).lane or ""
         # a day less, because the rules count from their import on
-        return cls(lanes, rules.payload_max_bytes or float("inf"), datetime.now(UTC) + HORIZON - _DAY, rules.payloads)
+        return cls(lanes, rules, datetime.now(UTC) + HORIZON - _DAY)
 
     def check(self, fields: Mapping[str, Any], *, is_json: bool) -> tuple[Any, ...] | None:
         """Give a row's values for COLUMNS, with its payload as bytes of JSON, or None when in doubt.
@@ -78,16 +73,7 @@ class FastPath:
         if at is not None and not (at.isascii() if type(at) is str else _has_offset(at)):
             return None
 
-        try:
-            text = orjson.dumps(payload)  # as `encode_json` does
-        except TypeError:
-            return None
-
-        # what orjson has parsed can only be too deep, and each level takes a bracket at both ends
-        is_safe = is_json and len(text) <= 2 * MAX_DEPTH
-        if len(text) > self.payload_max_bytes or (not is_safe and find_flaw(payload) is not None):
-            return None
-        if self.payloads and find_misfit(kind, payload, self.payloads) is not None:
+        if (text := encode_payload_fast(kind, payload, self.rules, is_parsed=is_json)) is None:
             return None
 
         others = len(fields) - 2 - ("scheduled_at" in fields) - ("payload" in fields)

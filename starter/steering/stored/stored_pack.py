@@ -3,6 +3,9 @@
 A run's first event holds the whole state, later ones the chunks that came since, and the results of batches. Those of
 lane `short` are applied as the pack itself does it when it replays. After anything else the stored state is that from
 before it, and only the pack knows more.
+
+It is there because asking takes a worker: `dormice list` of 200,000 messages beside a worker that is never idle took 47
+to 87 seconds by queries alone, and takes 16 to 17 so, on one machine (bench/results/README.md).
 """
 
 import math
