@@ -16,7 +16,10 @@ from shared.messages.signals import Reprioritize
 from shared.packs.counts import COUNTS_MEMO, read_counts
 from shared.settings import Settings
 from starter.control import Control
+from starter.insight.board.counts import KindCounts
 from starter.starting.bulk import BulkStarter
+from starter.steering.packs import packs
+from starter.steering.packs.packs import Packs
 from starter.steering.packs.queries import PackBusy, PackQueries
 from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts
@@ -61,6 +64,31 @@ async def test_packs_that_only_sleep_are_listed_and_counted_without_a_worker(
     assert all(message.state == "active" and message.due_at is not None for message in listed)
     assert (about.number, about.is_exact, about.uncounted) == (MESSAGES, False, 0)
     assert about.describe() == f"about {MESSAGES} messages"
+
+
+@pytest.mark.parametrize("asked_max", [0, 200])
+async def test_the_board_and_the_page_have_the_same_numbers(
+    client: Client, settings: Settings, serve: Serve, kind: str, *, monkeypatch: pytest.MonkeyPatch, asked_max: int
+) -> None:
+    """By kind and in all, solo messages with packed ones, whether packs are asked or counted by their memos."""
+    monkeypatch.setattr(packs, "ASKED_MAX", asked_max)
+
+    @handler(kind, encoding=PACK)
+    async def work(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(hours=1))
+
+    async with serve(work, lanes=("short",)):
+        await fill(client, settings, kind, scheduled_at=LATER)
+        await wait_until(lambda: is_indexed(client, kind), "all packs are indexed")
+        counts = KindCounts(client, Packs(client, settings), Selection(kind=kind))
+        by_kind = await counts.read()
+        totals = await counts.read_totals()
+
+    assert by_kind[kind] == by_kind["all"]
+    assert {state: count.number for state, count in totals.items()} == {"active": MESSAGES, "paused": 0, "parked": 0}
+    assert [totals[state].number for state in totals] == [by_kind["all"][state].number for state in totals]
+    assert [totals[state].is_exact for state in totals] == [by_kind["all"][state].is_exact for state in totals]
+    assert totals["active"].is_exact == (asked_max > 0)
 
 
 async def test_packs_that_a_worker_has_taken_in_are_listed_without_one(

@@ -127,6 +127,17 @@ def test_what_waits_by_the_index_is_overdue() -> None:
     assert due[1] == pytest.approx(250 + 62, abs=5)
 
 
+def test_counts_by_kind_name_each_kind_that_has_packs() -> None:
+    """A kind of whose packs nothing could be read has no message that is known, and its count says so."""
+    packs = [CountedPack(name, count([entry(n, AT + n) for n in range(10)]), AT) for name in ("a", "b", "b")]
+    memos = MemoCounts(now=AT, packs=4, counted=packs, uncounted=1, kinds=["a", "b", "c"])
+
+    found = memos.count_kinds(Selection(state="active"))
+
+    assert {kind: counted.number for kind, counted in found.items()} == {"a": 10, "b": 20, "c": 0}
+    assert not any(counted.is_exact for counted in found.values())
+
+
 def test_counts_from_memos_never_claim_more_than_about() -> None:
     """Whatever the selection, the number says "about", and the sentence how old the oldest count is."""
     pack = CountedPack("kind", count([entry(n, AT + n) for n in range(10)]), AT, weight=2.0)

@@ -1,19 +1,20 @@
-"""Counts by kind and state: from the index, and from the packs or their memos where there are many."""
+"""Counts by kind and state: from the index, and from the packs or their memos where there are many.
+
+The board and the operations page show these numbers.
+"""
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
 from temporalio.client import Client
 
-from shared.errors import PackNotServed, StandsStill
-from shared.messages.placement import identity_of, kind_of_packs
+from shared.messages.placement import identity_of
 from shared.temporal.connect import CALL_TIMEOUT
 from starter.insight.board.status import ALL_KINDS, OTHER_KINDS, StateCounts
 from starter.insight.due_counts import INDEX_PAUSE_SECONDS
-from starter.steering.packs.packs import ASK_SECONDS, ASKED_MAX, Packs
+from starter.steering.packs.packs import Packs
 from starter.steering.selection import Selection
 from starter.steering.stored.memo_counts import MessageCount
 
@@ -37,7 +38,12 @@ class KindCounts:
         self._selection = selection
         self._states = (selection.state,) if selection.state else STATES
         self._solo: set[str] = set()
-        self._packed: set[str] = set()
+
+    async def read_totals(self) -> StateCounts:
+        """Give the counts of all kinds together. Raises RetryLater."""
+        solo = {state: MessageCount(await self._count_solo(self._selection, state)) for state in self._states}
+        packed = await self._packs.estimate_kinds(self._selection, self._states)
+        return {state: _add([solo, *packed.values()], state) for state in self._states}
 
     async def read(self) -> dict[str, StateCounts]:
         """Give the counts by kind, the largest first, and of all kinds together. Raises RetryLater."""
@@ -54,7 +60,7 @@ class KindCounts:
             found[kind][state] = MessageCount(number)
 
         others = {s: MessageCount(max(0, totals[s] - _add(found.values(), s).number)) for s in self._states}
-        packed = await self._count_packed() if self._packed else {}
+        packed = await self._packs.estimate_kinds(self._selection, self._states)
         for kind, counts in packed.items():
             found[kind] = {state: _add([found.get(kind, {}), counts], state) for state in self._states}
 
@@ -67,41 +73,19 @@ class KindCounts:
         return shown | {ALL_KINDS: {state: _add([others, *found.values()], state) for state in self._states}}
 
     async def _find_kinds(self) -> None:
-        """Find the names of kinds among the newest workflows."""
-        for query, kinds in ((self._selection.to_query(), self._solo), (self._selection.to_pack_query(), self._packed)):
-            if self._selection.kind and kinds is self._solo:
-                kinds.add(self._selection.kind)
-                continue
-            listing = self._client.list_workflows(query, page_size=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
-            await listing.fetch_next_page()
-            ids = [execution.id for execution in listing.current_page or ()]
-            is_packed = kinds is self._packed
-            kinds |= {kind_of_packs(each) if is_packed else identity_of(each)[0] for each in ids}
+        """Find the names of kinds among the newest messages."""
+        if self._selection.kind:
+            self._solo.add(self._selection.kind)
+            return
+
+        query = self._selection.to_query()
+        listing = self._client.list_workflows(query, page_size=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
+        await listing.fetch_next_page()
+        self._solo |= {identity_of(execution.id)[0] for execution in listing.current_page or ()}
 
     async def _count_solo(self, selection: Selection, state: str) -> int:
         query = replace(selection, state=state).to_query()
         return (await self._client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
-
-    async def _count_packed(self) -> Counts:
-        """Ask few packs, read the memos of many; finished messages are in no memo."""
-        kinds = sorted(self._packed)
-        packs = self._packs
-        if await packs.count_packs(self._selection) <= ASKED_MAX:
-            with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
-                async with asyncio.timeout(ASK_SECONDS):
-                    return {kind: {state: await self._query(kind, state) for state in self._states} for kind in kinds}
-
-        memos = await packs.read_memos(self._selection)
-        found: Counts = {}
-
-        for kind in kinds:
-            own = replace(memos, counted=[pack for pack in memos.counted if pack.kind == kind])
-            found[kind] = {state: own.count(replace(self._selection, state=state)) for state in self._states}
-
-        return found
-
-    async def _query(self, kind: str, state: str) -> MessageCount:
-        return MessageCount(await self._packs.count(replace(self._selection, kind=kind, state=state)))
 
 
 def _add(counts: Iterable[StateCounts], state: str) -> MessageCount:

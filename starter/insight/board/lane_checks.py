@@ -10,7 +10,7 @@ from temporalio.client import Client
 from shared.errors import DiskFull
 from shared.settings import Settings
 from starter.insight.board.section import Section
-from starter.insight.doctor.checks import Finding, Severity, run_checks
+from starter.insight.doctor.checks import Finding, Severity, run_checks, worst_first
 from starter.insight.doctor.lanes import Lanes, LaneWorkers
 from starter.insight.doctor.server import Server
 
@@ -45,7 +45,7 @@ class LaneChecks:
         found = [*self.quick.value, *self.slow.value]
         if full := self._find_full_disk():
             found.insert(0, Finding.of(DiskFull(full)))
-        return sorted((each for each in found if each.level in WRONG), key=lambda each: WRONG.index(each.level))
+        return worst_first(each for each in found if each.level in WRONG)
 
     def find_serving(self, lane: str) -> LaneWorkers | None:
         """Give the workers that serve a lane, once that is known."""

@@ -54,6 +54,11 @@ def find_worst(findings: Iterable[Finding]) -> Severity:
     return max((finding.level for finding in findings), key=list(Severity).index, default=Severity.FINE)
 
 
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings by how bad they are."""
+    return sorted(findings, key=lambda finding: list(Severity).index(finding.level), reverse=True)
+
+
 BLOCKING = (Severity.UNREACHABLE, Severity.WRONG)
 
 Found = Finding | Sequence[Finding]

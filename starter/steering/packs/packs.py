@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import Any
 
 from temporalio.client import Client
@@ -102,11 +104,17 @@ class Packs:
 
     async def count(self, selection: Selection) -> int:
         """Count the packed messages of a selection, by a query to every pack that may hold some."""
+        return (await self._count_kinds(selection)).total()
 
-        async def count(pack: Pack) -> int:
-            return (await self.queries.ask(*pack, "page", selection.to_page_request() | {"limit": 0}))["count"]
+    async def _count_kinds(self, selection: Selection) -> Counter[str]:
+        async def count(pack: Pack) -> tuple[str, int]:
+            answer = await self.queries.ask(*pack, "page", selection.to_page_request() | {"limit": 0})
+            return pack[0].kind, answer["count"]
 
-        return sum(await asyncio.gather(*[count(pack) async for pack in self.find_packs(selection)]))
+        found = Counter[str]()
+        for kind, number in await asyncio.gather(*[count(pack) async for pack in self.find_packs(selection)]):
+            found[kind] += number
+        return found
 
     async def estimate(self, selection: Selection) -> MessageCount:
         """Count like `count` where few packs are to be asked and answer soon, else about, by the packs' memos.
@@ -116,10 +124,40 @@ class Packs:
         if selection.state in ENDS:
             return MessageCount(await self.count(selection))
         if await self.count_packs(selection) <= ASKED_MAX:
-            with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
-                async with asyncio.timeout(ASK_SECONDS):
-                    return MessageCount(await self.count(selection))
+            asked = await self._ask(selection)
+            if asked is not None:
+                return MessageCount(asked.total())
+
         return (await self.read_memos(selection)).count(selection)
+
+    async def estimate_kinds(self, selection: Selection, states: Iterable[str]) -> dict[str, dict[str, MessageCount]]:
+        """Count by kind and state likewise; the memos are read once, and finished messages are in none."""
+        found = defaultdict[str, dict[str, MessageCount]](dict)
+        memos: MemoCounts | None = None
+        is_answering = True
+
+        for state in states:
+            part = replace(selection, state=state)
+            asked = None
+            if is_answering and await self.count_packs(part) <= ASKED_MAX:
+                asked = await self._ask(part)
+                is_answering = asked is not None
+            if asked is not None:
+                counts = {kind: MessageCount(number) for kind, number in asked.items()}
+            else:
+                memos = memos or await self.read_memos(selection)
+                counts = memos.count_kinds(part)
+            for kind, count in counts.items():
+                found[kind][state] = count
+
+        return found
+
+    async def _ask(self, selection: Selection) -> Counter[str] | None:
+        """Count by kind, None where packs do not answer soon."""
+        with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                return await self._count_kinds(selection)
+        return None
 
     async def count_packs(self, selection: Selection) -> int:
         """Count the packs that may hold messages of a selection, in the index."""

@@ -5,7 +5,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
@@ -96,6 +96,8 @@ class MemoCounts:
     counted: Sequence[CountedPack]
     uncounted: int
     """Packs of which nothing could be read."""
+    kinds: Sequence[str] = ()
+    """The kinds of all the packs, counted or not."""
 
     @property
     def age(self) -> float:
@@ -112,6 +114,14 @@ class MemoCounts:
                     due = None if before is None else pack.count_due(lane, before, self.now)
                     found += pack.weight * _count_state(lane, selection.state, due)
         return MessageCount(round(found), is_exact=False, age=self.age, uncounted=self.uncounted)
+
+    def count_kinds(self, selection: Selection) -> dict[str, MessageCount]:
+        """Count likewise, by kind."""
+        by_kind: dict[str, list[CountedPack]] = {kind: [] for kind in self.kinds}
+        for pack in self.counted:
+            by_kind[pack.kind].append(pack)
+
+        return {kind: replace(self, counted=packs).count(selection) for kind, packs in by_kind.items()}
 
     def count_due(self, edges: Sequence[float]) -> dict[tuple[str, str], dict[int, int]]:
         """Count by (kind, lane) what is due in the interval that ends with the n-th of the rising edges."""
@@ -186,7 +196,7 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
             found += sampled
             uncounted += missing
 
-    return MemoCounts(now=now, packs=packs, counted=found, uncounted=uncounted)
+    return MemoCounts(now=now, packs=packs, counted=found, uncounted=uncounted, kinds=list(kinds))
 
 
 async def _read_memo(client: Client, execution: WorkflowExecution) -> PackCounts | None:

@@ -9,15 +9,14 @@ from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from starter.extras.web.documents import Installation
 from starter.extras.web.page.snapshot import Snapshot
+from starter.insight.board.counts import KindCounts
 from starter.insight.doctor.run_checks import examine_lanes
 from starter.insight.forecast import Forecast, make_forecast
 from starter.steering.keepers import GateControl, IdleControl, IdleStatus
+from starter.steering.packs.packs import Packs
 from starter.steering.pages import MessagePage, MessagePages
 from starter.steering.selection import Selection
-from starter.steering.stored.memo_counts import MessageCount
 
-COUNTED = ("active", "paused", "parked")
-"""States of which the overview gives the counts."""
 GROUPED_MAX = 500
 """Parked messages whose reasons are read."""
 HOURS = (6, 24, 168)
@@ -34,7 +33,7 @@ class ServerSnapshots:
         settings = installation.settings
         registry = installation.registry
         self.lanes = Snapshot(partial(examine_lanes, client, settings, registry))
-        self.counts = Snapshot(self._read_counts)
+        self.counts = Snapshot(KindCounts(client, Packs(client, settings), Selection()).read_totals)
         self.parked = Snapshot(self._read_parked)
         self.gates = Snapshot(self._read_gates)
         self.idle = Snapshot(self._read_idle)
@@ -44,10 +43,6 @@ class ServerSnapshots:
         """Read anew what a change may have changed."""
         for snapshot in (self.lanes, self.counts, self.parked, self.gates, self.idle):
             snapshot.forget()
-
-    async def _read_counts(self) -> Mapping[str, MessageCount]:
-        control = self._installation.control
-        return {state: await control.estimate(Selection(state=state)) for state in COUNTED}
 
     async def _read_parked(self) -> MessagePage:
         return await self._list_messages(Selection(state="parked")).read(GROUPED_MAX)

@@ -17,7 +17,7 @@ from starter.extras.web.page.server_snapshots import HOURS
 from starter.extras.web.page.snapshot import Part
 from starter.extras.web.page.template import render, with_query
 from starter.extras.web.requests import check_unlimited, read_number, read_query
-from starter.insight.doctor.checks import NOT_LOOKED_AT, Finding, Severity
+from starter.insight.doctor.checks import NOT_LOOKED_AT, Finding, Severity, find_worst, worst_first
 from starter.insight.doctor.lanes import LaneWorkers
 from starter.insight.forecast import Forecast
 from starter.local.terminal import plural
@@ -48,7 +48,6 @@ LINKS = {
     "gates": ("/gates", "closed gates"),
     "forecast": ("#due", "what is due when"),
 }
-ORDER = [*Severity][::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ def find_concerns(
             seen, _, remedy = overload.describe(forecast.edges).partition(". ")
             found.append(Finding(Severity.WARNING, seen, remedy, overload.lane, "forecast"))
 
-    return [_to_concern(finding) for finding in sorted(found, key=lambda each: ORDER.index(each.level))]
+    return [_to_concern(finding) for finding in worst_first(found)]
 
 
 def _describe_parked(counts: Mapping[str, MessageCount] | None, parked: MessagePage | None) -> Iterator[Finding]:
@@ -198,7 +197,7 @@ def describe_lanes(
         if (workers := serving.get(lane)) is None:
             continue
 
-        worst = max((f.level for f in findings if f.about == lane), key=[*Severity].index, default=Severity.FINE)
+        worst = find_worst(finding for finding in findings if finding.about == lane)
         waits = format_seconds(workers.waits.total_seconds()) if workers.waiting else ""
         due = sum(forecast.lanes[lane]) if forecast else None
         gated = forecast.count_gated(lane=lane) if forecast else None

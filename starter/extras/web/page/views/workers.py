@@ -18,13 +18,12 @@ from starter.extras.web.page.operations_page import find_page
 from starter.extras.web.page.snapshot import read_part
 from starter.extras.web.page.template import render
 from starter.extras.web.requests import check_unlimited, read_query
-from starter.insight.doctor.checks import Severity
+from starter.insight.doctor.checks import worst_first
 from starter.insight.doctor.lanes import LaneWorkers
 from starter.steering.status.failing_workflows import FailingWorkflow, list_standstills
 from starter.steering.status.web_ui import find_page as find_workflow_page
 
 STANDSTILLS_MAX = 20
-ORDER = [*Severity][::-1]
 WORKERS_MAX = 200
 
 
@@ -60,7 +59,7 @@ async def show_workers(request: Request) -> Response:
         request,
         "workers.html",
         problem=lanes.problem,
-        findings=sorted(findings, key=lambda finding: ORDER.index(finding.level)),
+        findings=worst_first(findings),
         workers=rows[:WORKERS_MAX],
         hidden=max(0, len(rows) - WORKERS_MAX),
         standstills=standstills.value,
