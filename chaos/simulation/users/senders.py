@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
@@ -23,104 +24,94 @@ from starter.starting.receipts import Receipt, StartOutcome
 from starter.starting.start_request import first_entry, first_state
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Senders:
     """All senders of one simulation."""
 
-    def __init__(
-        self,
-        *,
-        rng: random.Random,
-        caller: UserCaller,
-        settings: Settings,
-        ledger: Ledger,
-        layout: KindLayout,
-        tokens: Iterator[int],
-        pad: str,
-    ) -> None:
-        self._rng = rng
-        self._caller = caller
-        self._settings = settings
-        self._ledger = ledger
-        self._layout = layout
-        self._tokens = tokens
-        self._pad = pad
+    rng: random.Random
+    caller: UserCaller
+    settings: Settings
+    ledger: Ledger
+    layout: KindLayout
+    tokens: Iterator[int]
+    pad: str
 
     async def start_packed(self, ids: list[str], until: float) -> None:
         """Start messages in chunks, at a random moment before `until`."""
-        await asyncio.sleep(self._rng.uniform(0, until))
+        await asyncio.sleep(self.rng.uniform(0, until))
         admission = self.build_admission(revises=False)
-        by_pack = self._layout.group_by_pack(ids)
+        by_pack = self.layout.group_by_pack(ids)
         await asyncio.gather(*(self._start_chunk(admission, n, part) for n, part in by_pack.items()))
 
     async def start_solo(self, message_id: str, until: float) -> None:
         """Start a solo message at a random moment before `until`."""
-        await asyncio.sleep(self._rng.uniform(0, until))
-        lane = self._layout.current.lane
+        await asyncio.sleep(self.rng.uniform(0, until))
+        lane = self.layout.current.lane
         envelope = self._draw_envelope(SOLO, message_id, lane)
         self._note_start(SOLO, message_id, envelope)
 
         name = workflow_id(SOLO, message_id)
-        queue = task_queue(self._settings.task_queue_prefix, lane)
-        state = first_state(envelope, self._ledger.now).dump()
-        await self._caller.repeat(lambda: self._caller.client.start(MESSAGE_WORKFLOW, name, queue, state))
-        self._ledger.of(SOLO, message_id).is_acknowledged = True
+        queue = task_queue(self.settings.task_queue_prefix, lane)
+        state = first_state(envelope, self.ledger.now).dump()
+        await self.caller.repeat(lambda: self.caller.client.start(MESSAGE_WORKFLOW, name, queue, state))
+        self.ledger.of(SOLO, message_id).is_acknowledged = True
 
     def build_admission(self, *, revises: bool) -> PackStarter:
         """Build the starter that sends chunks to packs."""
-        client = cast("Client", self._caller.client)
-        caller = RetryingCaller(self._settings.patience, self._settings.starts_per_second)
-        return PackStarter(client, self._settings, caller, restarts_finished=False, revises=revises)
+        client = cast("Client", self.caller.client)
+        caller = RetryingCaller(self.settings.patience, self.settings.starts_per_second)
+        return PackStarter(client, self.settings, caller, restarts_finished=False, revises=revises)
 
     async def _start_chunk(self, admission: PackStarter, index: int, ids: list[str]) -> None:
         chunks = self._fill_chunks(index, ids)
-        self._ledger.note(f"start {', '.join(ids)}")
+        self.ledger.note(f"start {', '.join(ids)}")
 
-        session = f"session-{next(self._tokens)}"
+        session = f"session-{next(self.tokens)}"
         for receipts in await asyncio.gather(*(admission.admit(chunk, session) for chunk in chunks)):
             for receipt in receipts:
                 self._note_receipt(receipt)
 
     def _fill_chunks(self, index: int, ids: list[str]) -> list[Chunk[str]]:
-        layout = self._layout.current
+        layout = self.layout.current
         chunks: list[Chunk[str]] = [Chunk(layout, index)]
         spread = PackSpread.of(PACKED, index, layout.coalesce)
 
         for message_id in ids:
-            lane = self._rng.choice([layout.lane] * 4 + ["short", "medium"])
+            lane = self.rng.choice([layout.lane] * 4 + ["short", "medium"])
             envelope = self._draw_envelope(PACKED, message_id, lane)
             self._note_start(PACKED, message_id, envelope)
             if chunks[-1].is_full:
                 chunks.append(Chunk(layout, index))
-            chunks[-1].add(message_id, first_entry(envelope, self._ledger.now, layout.lane, spread=spread))
+            chunks[-1].add(message_id, first_entry(envelope, self.ledger.now, layout.lane, spread=spread))
 
         return chunks
 
     def _draw_envelope(self, kind: str, message_id: str, lane: str) -> Envelope:
-        later = datetime.fromtimestamp(self._ledger.now + self._rng.uniform(1, 60), UTC)
-        scheduled_at = later if self._rng.random() < 0.5 else None
+        later = datetime.fromtimestamp(self.ledger.now + self.rng.uniform(1, 60), UTC)
+        scheduled_at = later if self.rng.random() < 0.5 else None
         return Envelope(
             kind=kind,
             id=message_id,
             lane=lane,
             scheduled_at=scheduled_at,
-            tolerance_seconds=self._rng.choice([0.0, 10.0]),
-            priority=self._rng.randint(1, 5),
-            payload={"rev": 0, "pad": self._pad},
+            tolerance_seconds=self.rng.choice([0.0, 10.0]),
+            priority=self.rng.randint(1, 5),
+            payload={"rev": 0, "pad": self.pad},
         )
 
     def _note_start(self, kind: str, message_id: str, envelope: Envelope) -> None:
-        tracked = self._ledger.of(kind, message_id)
+        tracked = self.ledger.of(kind, message_id)
         tracked.sent += 1
-        tracked.decided_from.setdefault(0, self._ledger.now)
+        tracked.decided_from.setdefault(0, self.ledger.now)
         if envelope.scheduled_at is not None and tracked.sent == 1:
             tracked.soonest[0] = envelope.scheduled_at.timestamp()
 
     def _note_receipt(self, receipt: Receipt[str]) -> None:
         """Record a sender's receipt for a message, and check that it is true."""
-        tracked = self._ledger.of(PACKED, receipt.tag)
+        tracked = self.ledger.of(PACKED, receipt.tag)
         tracked.outcomes[receipt.outcome] += 1
-        self._ledger.note(f"told  {receipt.tag}: {receipt.outcome} {receipt.reason[:80]}")
+        self.ledger.note(f"told  {receipt.tag}: {receipt.outcome} {receipt.reason[:80]}")
         if receipt.outcome in (StartOutcome.STARTED, StartOutcome.REVISED):
             tracked.is_acknowledged = True
         if receipt.outcome is StartOutcome.ALREADY_RUNNING and tracked.sent == 1:
-            self._ledger.violate(f"{receipt.tag} was sent once, and its sender is told that it is already running")
+            self.ledger.violate(f"{receipt.tag} was sent once, and its sender is told that it is already running")

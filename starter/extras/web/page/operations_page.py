@@ -73,6 +73,11 @@ class OperationsPage:
             return redirect(with_query("/sign-in", next=page))
         return render(request, "problem.html", problem.status, problem=problem)
 
+    async def begin(self, sending: SelectionSending, seconds: float) -> None:
+        """Show what is done to many, and wait for it a while: it may be over soon."""
+        self.sendings.appendleft(sending)
+        await sending.wait(seconds)
+
     def list_messages(self, selection: Selection) -> MessagePages:
         """Give what reads a list a page at a time."""
         return MessagePages(self._client, self._packs, selection, PACK_SECONDS)

@@ -77,12 +77,23 @@ def render(request: Request, name: str, status: HTTPStatus = HTTPStatus.OK, **va
 
 
 def render_confirmation(
-    request: Request, fields: Mapping[str, str], *, title: str, button: str, sentences: Sequence[str], asks_reason: bool
+    request: Request,
+    fields: Mapping[str, str],
+    *,
+    title: str,
+    button: str,
+    sentences: Sequence[str],
+    problem: str,
+    asks_reason: bool,
 ) -> Response:
-    """Ask before a form's `fields` are sent to the address of this request; without `button` nothing can be sent."""
+    """Ask before a form's `fields` are sent to the address of this request; without `button` nothing can be sent.
+
+    `problem` is why what is meant could not be counted: it takes the place of the sentences.
+    """
     action = find_path(request)
     back = with_query(action.rpartition("/")[0], fields)
-    values: dict[str, Any] = {"title": title, "button": button, "sentences": sentences, "asks_reason": asks_reason}
+    said = [f"They could not be counted: {problem}."] if problem else sentences
+    values: dict[str, Any] = {"title": title, "button": button, "sentences": said, "asks_reason": asks_reason}
     return render(request, "confirm.html", **values, action=action, fields=fields, back=back)
 
 

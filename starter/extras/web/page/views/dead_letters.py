@@ -157,14 +157,8 @@ async def confirm_dead_letters(request: Request) -> Response:
 
     button = f"{title} {what}" if number else ""
     heading = f"{title} {what}?" if number else "No dead letter matches"
-    said = [f"They could not be counted: {count.problem}."] if count.problem else sentences
     return render_confirmation(
-        request,
-        query,
-        title=heading,
-        button=button,
-        sentences=said,
-        asks_reason=False,
+        request, query, title=heading, button=button, sentences=sentences, problem=count.problem, asks_reason=False
     )
 
 
@@ -181,8 +175,7 @@ async def send_dead_letters(request: Request) -> Response:
                 sending.counts.sent = done
 
     sending = SelectionSending(f"{VERBS[verb][0]}: topic {form['topic']}", "/dead-letters", run)
-    find_page(request).sendings.appendleft(sending)
-    await sending.wait(DEADLINE_SECONDS)
+    await find_page(request).begin(sending, DEADLINE_SECONDS)
     return redirect(with_query("/dead-letters", form))
 
 

@@ -131,14 +131,8 @@ async def confirm_parked(request: Request) -> Response:
 
     heading = f"{title} {sure}{plural(number, 'parked message')}?" if number else "No parked message matches"
     button = f"{title} {plural(number, 'message')}" if number else ""
-    said = [f"They could not be counted: {count.problem}."] if count.problem else sentences
     return render_confirmation(
-        request,
-        query,
-        title=heading,
-        button=button,
-        sentences=said,
-        asks_reason=True,
+        request, query, title=heading, button=button, sentences=sentences, problem=count.problem, asks_reason=True
     )
 
 
@@ -154,8 +148,7 @@ async def send_parked(request: Request) -> Response:
     about = ", ".join(f"{name} {value!r}" for name, value in query.items()) or "all that are parked"
     control = find_api(request).control
     sending = SelectionSending(f"{title}: {about}", "/parked", send_to(control, _names(request, query), signal))
-    find_page(request).sendings.appendleft(sending)
-    await sending.wait(BEGUN_SECONDS)
+    await find_page(request).begin(sending, BEGUN_SECONDS)
     find_page(request).snapshots.forget()
 
     return redirect(with_query("/parked", query))
