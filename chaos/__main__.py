@@ -18,10 +18,10 @@ from pathlib import Path
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from chaos.faults import CLUSTER, EMBEDDED
-from chaos.page import publish
-from chaos.report import print_summary, to_document, write_json
+from chaos.load.workload import Sizes
+from chaos.report.page import publish
+from chaos.report.report import print_summary, to_document, write_json
 from chaos.run import ChaosOptions, run_chaos
-from chaos.workload import Sizes
 from shared.errors import DormiceError, InvalidSetting
 from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
 from starter.cli.arguments import CommandParser, count

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from chaos.disk import Disk
 from chaos.faults import EVERYTHING, WORKERS, Planned
-from chaos.processes import Part, start_patiently
+from chaos.system.disk import Disk
+from chaos.system.processes import Part, start_patiently
 
 GROUPED = {"both workers": WORKERS}
 STATE_KEEPERS = ("postgres", "server")

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.checkers import LATE_SECONDS
-from chaos.deliveries import DeliveryCount
+from chaos.checks.checkers import LATE_SECONDS
+from chaos.checks.inspection import Inspection, inspect
 from chaos.faults import EMBEDDED, WORKERS, make_plan
-from chaos.groups import BACK_AFTER_MAX, TIMEOUT_SECONDS, TOLERANCE_SECONDS
 from chaos.injection import Injector
-from chaos.inspection import Inspection, inspect
 from chaos.ledger import Ledger
-from chaos.records import Records, open_producer
-from chaos.steering import Steering
-from chaos.system import SETTINGS, System, run_system
-from chaos.workload import Sizes, Starts
+from chaos.load.groups import BACK_AFTER_MAX, TIMEOUT_SECONDS, TOLERANCE_SECONDS
+from chaos.load.records import Records, open_producer
+from chaos.load.steering import Steering
+from chaos.load.workload import Sizes, Starts
+from chaos.system.deliveries import DeliveryCount
+from chaos.system.system import SETTINGS, System, run_system
 from starter.control import Control
 
 WARM_UP_SECONDS = 40.0

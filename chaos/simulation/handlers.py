@@ -9,7 +9,7 @@ from activities.api.context import Context
 from activities.api.handler import Handler, handler
 from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 from chaos.simulation.faults import Faults
-from chaos.simulation.ledger import Call, Ledger
+from chaos.simulation.ledger.ledger import Call, Ledger
 from chaos.simulation.worker.worker import WORKER, Worker
 from shared.messages.encoding import Pack
 

@@ -10,18 +10,18 @@ from datetime import timedelta
 from typing import Any
 
 from activities.registry import Registry
-from chaos.simulation.bridge import Bridge
-from chaos.simulation.client import SimulatedClient
+from chaos.simulation.checks.liveness import check_end
+from chaos.simulation.checks.replay_check import ReplayCheck
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED, SILENT, Handlers
-from chaos.simulation.ledger import Ledger, Violation
-from chaos.simulation.liveness import check_end
-from chaos.simulation.replay_check import ReplayCheck
+from chaos.simulation.ledger.ledger import Ledger, Violation
+from chaos.simulation.server.client import SimulatedClient
 from chaos.simulation.server.server import Server
+from chaos.simulation.users.bridge import Bridge
 from chaos.simulation.users.users import Users
+from chaos.simulation.users.workload import Workload
 from chaos.simulation.virtual_time import VirtualLoop, virtual_clocks
 from chaos.simulation.worker.workers import Workers
-from chaos.simulation.workload import Workload
 from shared.messages.placement import Layout
 from shared.settings import Settings
 

@@ -9,7 +9,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.bridge.proto.workflow_activation import InitializeWorkflow, WorkflowActivation
 from temporalio.worker import WorkflowInstance
 
-from chaos.simulation import activation
+from chaos.simulation.replica import activation
 from shared.messages.placement import PACK_WORKFLOW
 from shared.packs.entry import to_heading
 from shared.temporal.converter import DATA_CONVERTER

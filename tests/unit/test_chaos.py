@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from chaos.checkers import LATE_SECONDS, REPEATED, SERVER_AFTERMATH_SECONDS, Examination
-from chaos.deliveries import DeliveryCount
+from chaos.checks.checkers import LATE_SECONDS, REPEATED, SERVER_AFTERMATH_SECONDS, Examination
 from chaos.faults import CLUSTER, EMBEDDED, FAULTS, make_plan
-from chaos.groups import GROUPS, NUMBER_OF, PACKED, RECORDS, SOLO, TIMEOUT_SECONDS
 from chaos.injection import Injected
 from chaos.ledger import Entry, Ledger, What
-from chaos.page import render_page
-from chaos.report import WORDS, find_broken, find_untested
-from chaos.workload import Sizes, count_messages
+from chaos.load.groups import GROUPS, NUMBER_OF, PACKED, RECORDS, SOLO, TIMEOUT_SECONDS
+from chaos.load.workload import Sizes, count_messages
+from chaos.report.page import render_page
+from chaos.report.report import WORDS, find_broken, find_untested
+from chaos.system.deliveries import DeliveryCount
 from starter.insight.doctor.deliveries import Deliveries
 
 README = Path(__file__).parents[2] / "README.md"

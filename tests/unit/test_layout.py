@@ -177,7 +177,7 @@ def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[st
     return [line.strip() for line in lines[first.lineno - 1 : function.end_lineno]]
 
 
-@pytest.mark.parametrize("room", ROOMS[: ROOMS.index("examples")])
+@pytest.mark.parametrize("room", ROOMS[: ROOMS.index("bench")])
 def test_a_folder_holds_few_boxes_and_says_what_lives_there(room: str) -> None:
     """Modules and folders of a folder fit one glance; its first line says what they are."""
     folders = [path.parent for path in (ROOT / room).rglob("__init__.py")]

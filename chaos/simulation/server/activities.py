@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import TimeoutType
 from temporalio.bridge.proto.workflow_commands import ScheduleActivity
 
-from chaos.simulation import activation
+from chaos.simulation.replica import activation
 
 if TYPE_CHECKING:  # the server imports this module, so an import at run time would be circular
     from chaos.simulation.server.run import Run

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from chaos.simulation.history import Event, What
-from chaos.simulation.replica import Replica
+from chaos.simulation.replica.history import Event, What
+from chaos.simulation.replica.replica import Replica
 from chaos.simulation.server.activities import ActivityTask
 
 EVENT_BYTES = 150

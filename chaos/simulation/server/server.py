@@ -9,8 +9,8 @@ from typing import Any
 from temporalio.api.common.v1 import Payload
 
 from chaos.simulation.faults import Faults
-from chaos.simulation.history import CLOSING, Command, Event, What
-from chaos.simulation.replica import Replica
+from chaos.simulation.replica.history import CLOSING, Command, Event, What
+from chaos.simulation.replica.replica import Replica
 from chaos.simulation.server.activities import ActivityTask
 from chaos.simulation.server.matching import Matching
 from chaos.simulation.server.requests import HandlerRequests

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from chaos.simulation.client import SimulatedClient
+from chaos.simulation.server.client import SimulatedClient
 from shared.temporal.backoff import backoff_seconds
 
 QUERY_SECONDS = 5.0

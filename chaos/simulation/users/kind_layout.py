@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from activities.server_calls import has_split
 from chaos.simulation.handlers import PACKED
-from chaos.simulation.ledger import Ledger
+from chaos.simulation.ledger.ledger import Ledger
 from chaos.simulation.users.caller import UserCaller
 from shared.messages.placement import SPREAD, Layout, find_next_count, pack_index, pack_workflow_id, split_from
 from shared.settings import Settings

@@ -10,7 +10,7 @@ from typing import cast
 from temporalio.client import Client
 
 from chaos.simulation.handlers import PACKED, SOLO
-from chaos.simulation.ledger import Ledger
+from chaos.simulation.ledger.ledger import Ledger
 from chaos.simulation.users.caller import UserCaller
 from chaos.simulation.users.kind_layout import KindLayout
 from shared.lanes import task_queue

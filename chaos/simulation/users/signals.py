@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chaos.simulation.handlers import PACKED, SOLO
-from chaos.simulation.ledger import Ledger
+from chaos.simulation.ledger.ledger import Ledger
 from shared.messages.signals import (
     Pause,
     PullForward,

@@ -10,7 +10,7 @@ from temporalio.service import RPCError
 
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED, SOLO
-from chaos.simulation.ledger import Ledger
+from chaos.simulation.ledger.ledger import Ledger
 from chaos.simulation.users.caller import UserCaller
 from chaos.simulation.users.kind_layout import KindLayout
 from chaos.simulation.users.signals import MALFORMED, UserSignals

@@ -3,9 +3,9 @@
 import itertools
 import random
 
-from chaos.simulation.client import SimulatedClient
 from chaos.simulation.faults import Faults
-from chaos.simulation.ledger import Ledger
+from chaos.simulation.ledger.ledger import Ledger
+from chaos.simulation.server.client import SimulatedClient
 from chaos.simulation.users.caller import UserCaller
 from chaos.simulation.users.kind_layout import KindLayout
 from chaos.simulation.users.senders import Senders

@@ -10,8 +10,8 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from chaos.simulation import activation
 from chaos.simulation.faults import Faults
+from chaos.simulation.replica import activation
 from chaos.simulation.server.activities import ActivityTask
 from chaos.simulation.worker.process import WorkerProcess
 from shared.temporal.converter import DATA_CONVERTER

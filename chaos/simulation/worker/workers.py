@@ -9,7 +9,7 @@ from activities.admission.limits import Limits
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from chaos.simulation.client import SimulatedClient
+from chaos.simulation.server.client import SimulatedClient
 from chaos.simulation.server.server import Server
 from chaos.simulation.worker.worker import Worker
 from shared.settings import Settings

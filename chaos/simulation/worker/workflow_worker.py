@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from chaos.simulation.activation import WorkflowTaskFailure
 from chaos.simulation.faults import Faults
-from chaos.simulation.replica import NotDeterministic, Replica
+from chaos.simulation.replica.activation import WorkflowTaskFailure
+from chaos.simulation.replica.replica import NotDeterministic, Replica
 from chaos.simulation.server.run import Run, WorkflowTask
 from chaos.simulation.server.server import Server
 from chaos.simulation.worker.process import WorkerProcess

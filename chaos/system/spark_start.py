@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chaos.groups import NUMBER_OF, SPARK
 from chaos.ledger import Ledger, What
-from chaos.processes import ProgramPart
-from chaos.workload import make_envelope
+from chaos.load.groups import NUMBER_OF, SPARK
+from chaos.load.workload import make_envelope
+from chaos.system.processes import ProgramPart
 from shared.errors import RetryLater
 from shared.exit import FINE
 

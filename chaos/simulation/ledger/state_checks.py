@@ -13,8 +13,8 @@ from workflows.packs.requests.receipts import RECEIPTS_BYTES_MAX
 from workflows.packs.state import PackState
 
 if TYPE_CHECKING:  # the ledger imports this module, so an import at run time would be circular
-    from chaos.simulation.ledger import Ledger
-    from chaos.simulation.replica import Replica
+    from chaos.simulation.ledger.ledger import Ledger
+    from chaos.simulation.replica.replica import Replica
     from chaos.simulation.server.run import Run
 
 RECEIPT_BYTES = 20_000

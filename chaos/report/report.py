@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from chaos.checkers import REPEATED, Impact
+from chaos.checks.checkers import REPEATED, Impact
 from chaos.faults import TASK_TIMEOUT_SECONDS
+from chaos.load.workload import count_messages
 from chaos.run import LAG, TASKS_MAX, ChaosOptions, Outcome
-from chaos.workload import count_messages
 from starter.local.terminal import print_fields
 
 HITS_SHARE_MIN = 0.25

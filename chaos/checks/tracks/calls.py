@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from chaos.groups import TIMEOUT_SECONDS
 from chaos.ledger import Entry
+from chaos.load.groups import TIMEOUT_SECONDS
 
 CALL_SLACK_SECONDS = 5.0
 """Most seconds that a call may last beyond its timeout, on a busy machine."""

@@ -11,9 +11,9 @@ from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, PACKED, PACKED_MEDIUM, SOLO
 from chaos.ledger import Ledger, What
-from chaos.workload import Sizes
+from chaos.load.groups import GROUPS, MEDIUM, NUMBER_OF, PACKED, PACKED_MEDIUM, SOLO
+from chaos.load.workload import Sizes
 from shared.errors import DormiceError, MessageNotFound, PackNotServed, StandsStill
 from shared.keepers.gates import GateClosure, gates_workflow_id
 from shared.messages.placement import pack_workflow_id, workflow_id

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chaos.checkers import SERVER_AFTERMATH_SECONDS
+from chaos.checks.checkers import SERVER_AFTERMATH_SECONDS
 from chaos.faults import CLUSTER, EMBEDDED
-from chaos.groups import TIMEOUT_SECONDS
-from chaos.report import group_recoveries, write_json, write_spans
+from chaos.load.groups import TIMEOUT_SECONDS
+from chaos.report.report import group_recoveries, write_json, write_spans
 from chaos.run import DRAIN_SECONDS, TASKS_MAX
-from chaos.system import CACHED_WORKFLOWS
+from chaos.system.system import CACHED_WORKFLOWS
 
-ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "chaos" / "results"
 PAGE = ROOT / "docs" / "chaos.md"
 TITLES = {EMBEDDED: "On the embedded server", CLUSTER: "On Temporal's server with PostgreSQL"}
 
@@ -23,7 +23,7 @@ INTRODUCTION = """\
 
 What became of the promises while the real system was killed, stopped and starved: published runs.
 
-<!-- written by ./run chaos --publish from chaos/results; what it says beside the numbers is in chaos/page.py -->
+<!-- written by ./run chaos --publish from chaos/results; what it says beside the numbers is in chaos/report/page.py -->
 
 `./run chaos [--minutes N] [--seed S] [--cluster]` runs the real thing (Temporal's server, workers, a Kafka broker with
 a bridge, a Spark start), does faults to it that are drawn from a seed, and compares what was promised with a ledger

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED
-from chaos.simulation.ledger import Ledger
+from chaos.simulation.ledger.ledger import Ledger
 from chaos.simulation.users.users import Users
 from shared.messages.message import MessageState
 from shared.messages.placement import pack_index

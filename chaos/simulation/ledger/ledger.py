@@ -5,10 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from activities.api.outcome import Message
-from chaos.simulation.replica import Replica
+from chaos.simulation.ledger.state_checks import StateChecks
+from chaos.simulation.replica.replica import Replica
 from chaos.simulation.server.requests import name_version
 from chaos.simulation.server.run import Run
-from chaos.simulation.state_checks import StateChecks
 from chaos.simulation.virtual_time import EPOCH
 from chaos.simulation.worker.worker import Worker
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
 
-from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, ONCE, PACKED, PACKED_MEDIUM, SOLO, Group
 from chaos.ledger import Ledger, What
+from chaos.load.groups import GROUPS, MEDIUM, NUMBER_OF, ONCE, PACKED, PACKED_MEDIUM, SOLO, Group
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.starting.bulk import BulkStarter

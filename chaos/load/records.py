@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from chaos.groups import GROUPS, NUMBER_OF, PACKED_RECORDS, RECORDS, Group
 from chaos.ledger import Ledger, What
-from chaos.workload import Sizes, make_envelope
+from chaos.load.groups import GROUPS, NUMBER_OF, PACKED_RECORDS, RECORDS, Group
+from chaos.load.workload import Sizes, make_envelope
 from shared.kafka.safe_producer import open_admin
 from shared.messages.placement import workflow_id
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chaos.checkers import Examination
+from chaos.checks.checkers import Examination
+from chaos.checks.tracks.track import Track
 from chaos.injection import Injected
 from chaos.ledger import Ledger
-from chaos.tracks.track import Track
 from shared.errors import DormiceError, MessageNotFound
 from shared.messages.placement import identity_of
 from starter.control import Control

@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from chaos.processes import Part, find_children
+from chaos.system.processes import Part, find_children
 from cluster.cluster import Cluster
 from cluster.program import Program
 

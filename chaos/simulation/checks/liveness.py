@@ -6,12 +6,12 @@
 
 from typing import Any
 
-from chaos.simulation.bridge import SOURCE, Bridge
-from chaos.simulation.client import find_view
 from chaos.simulation.handlers import PACKED, SILENT, SOLO, TIMEOUT
-from chaos.simulation.ledger import Ledger, Violation
+from chaos.simulation.ledger.ledger import Ledger, Violation
+from chaos.simulation.server.client import find_view
 from chaos.simulation.server.run import Run
 from chaos.simulation.server.server import Server
+from chaos.simulation.users.bridge import SOURCE, Bridge
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, workflow_id
 from starter.starting.receipts import StartOutcome

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from chaos.clustered import SHARDS, ClusterServerPart, PostgresPart
-from chaos.disk import Disk, mount_disk
 from chaos.faults import CLUSTER, TASK_TIMEOUT_SECONDS, WORKERS
 from chaos.ledger import LEDGER_VARIABLE, Ledger
-from chaos.processes import OwnedPart, Part, ProgramPart, make_environment
-from chaos.records import TOPIC
-from chaos.site import SITE_VARIABLE, run_site
-from chaos.spark_start import SparkStart
+from chaos.load.records import TOPIC
+from chaos.load.site import SITE_VARIABLE, run_site
+from chaos.system.clustered import SHARDS, ClusterServerPart, PostgresPart
+from chaos.system.disk import Disk, mount_disk
+from chaos.system.processes import OwnedPart, Part, ProgramPart, make_environment
+from chaos.system.spark_start import SparkStart
 from cluster.cluster import Cluster
 from cluster.postgres import CORE
 from cluster.program import build_program
@@ -80,7 +80,7 @@ async def run_system(
         site = await stack.enter_async_context(run_site())
         environment = make_environment(
             TEMPORAL_ADDRESS=place.address,
-            DORMICE_HANDLERS="chaos.handlers",
+            DORMICE_HANDLERS="chaos.load.handlers",
             DORMICE_TASK_QUEUE_PREFIX=PREFIX,
             DORMICE_WORKFLOW_TASK_TIMEOUT=f"{TASK_TIMEOUT_SECONDS:g}s",
             DORMICE_CACHED_WORKFLOWS=str(CACHED_WORKFLOWS),

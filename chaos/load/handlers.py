@@ -1,6 +1,6 @@
 """The handlers of a chaos run: each call is written to the ledger before and after its work.
 
-Worker processes load them by name. What a call waits for is real I/O, or lasts as long: see `chaos.site`.
+Worker processes load them by name. What a call waits for is real I/O, or lasts as long: see `chaos.load.site`.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 from activities import Again, Context, Done, Message, handler
-from chaos.groups import GROUPS, NUMBER_OF, TIMEOUT_SECONDS, TOLERANCE_SECONDS, Group
 from chaos.ledger import LEDGER_VARIABLE, Ledger, What
-from chaos.site import SITE_VARIABLE, draw_seconds
+from chaos.load.groups import GROUPS, NUMBER_OF, TIMEOUT_SECONDS, TOLERANCE_SECONDS, Group
+from chaos.load.site import SITE_VARIABLE, draw_seconds
 
 FAILED_SHARE = 0.005
 REQUESTED_SHARE = 0.1

@@ -11,8 +11,8 @@ from typing import Any
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 
-from chaos.simulation import activation
-from chaos.simulation.history import CLOSING, COMMANDED, Command, Event, What, find_piece_end
+from chaos.simulation.replica import activation
+from chaos.simulation.replica.history import CLOSING, COMMANDED, Command, Event, What, find_piece_end
 
 
 class NotDeterministic(Exception):

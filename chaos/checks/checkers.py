@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from chaos.checks.tracks.findings import Findings
+from chaos.checks.tracks.track import Track
 from chaos.faults import EVERYTHING
-from chaos.groups import GROUPS
 from chaos.injection import Injected
 from chaos.ledger import Entry, What
-from chaos.tracks.findings import Findings
-from chaos.tracks.track import Track
+from chaos.load.groups import GROUPS
 from shared.messages.placement import pack_index
 
 LATE_SECONDS = 20.0

@@ -21,7 +21,7 @@ from temporalio.common import Priority, TypedSearchAttributes
 from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.worker._workflow_instance import WorkflowInstance, WorkflowInstanceDetails
 
-from chaos.simulation.history import Command, What
+from chaos.simulation.replica.history import Command, What
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW
 from shared.temporal.converter import DATA_CONVERTER
 from workflows.message_workflow import MessageWorkflow

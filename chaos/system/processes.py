@@ -15,7 +15,7 @@ import psutil
 from shared.errors import DormiceError, RetryLater
 from starter.local.supervised_process import SupervisedProcess, start_supervised, stop_supervised
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 END_SECONDS = 12.0
 ENV_PREFIXES = ("DORMICE_", "TEMPORAL_", "PYTHONPATH", "SPARK_")
 

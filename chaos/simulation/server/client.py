@@ -11,7 +11,7 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from chaos.simulation.faults import Faults
-from chaos.simulation.replica import Replica
+from chaos.simulation.replica.replica import Replica
 from chaos.simulation.server.run import Run
 from chaos.simulation.server.server import Server
 from shared.temporal.converter import DATA_CONVERTER

@@ -7,10 +7,10 @@
 import random
 from typing import Any
 
-from chaos.simulation.activation import WorkflowTaskFailure
-from chaos.simulation.history import COMMANDED, What
-from chaos.simulation.ledger import Ledger
-from chaos.simulation.replica import NotDeterministic, Replica
+from chaos.simulation.ledger.ledger import Ledger
+from chaos.simulation.replica.activation import WorkflowTaskFailure
+from chaos.simulation.replica.history import COMMANDED, What
+from chaos.simulation.replica.replica import NotDeterministic, Replica
 from chaos.simulation.server.run import Run
 from shared.messages.placement import PACK_WORKFLOW
 from shared.packs.entry import ID, VERSION

@@ -1,14 +1,14 @@
 """Tracks: check the ledger's entries of one message, one by one; findings have Jepsen's names."""
 
-from chaos.groups import GROUPS, TOLERANCE_SECONDS
+from chaos.checks.tracks.calls import Calls
+from chaos.checks.tracks.due_times import REMEMBERED, DueTimes
+from chaos.checks.tracks.findings import Findings
+from chaos.checks.tracks.life import Life
+from chaos.checks.tracks.marks import Marks
 from chaos.ledger import Entry, What
-from chaos.records import is_by_record
-from chaos.steering import is_steered
-from chaos.tracks.calls import Calls
-from chaos.tracks.due_times import REMEMBERED, DueTimes
-from chaos.tracks.findings import Findings
-from chaos.tracks.life import Life
-from chaos.tracks.marks import Marks
+from chaos.load.groups import GROUPS, TOLERANCE_SECONDS
+from chaos.load.records import is_by_record
+from chaos.load.steering import is_steered
 
 BACKOFF_SECONDS = 6.0
 """Most seconds until a failed call is repeated: the handlers' longest backoff and its jitter."""

@@ -1,0 +1,1 @@
+"""Replicas: the real workflow code of one run, driven by the events of its history."""
