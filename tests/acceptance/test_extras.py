@@ -55,7 +55,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "frontier": (("frontier", "--listen", "127.0.0.1:0"),),
     "kafka": (("bridge", "orders"), ("bridge", "status", "orders"), ("dead-letters", "list", "orders")),
     "outbox": (("outbox", "postgresql://app@127.0.0.1:1/d"), ("outbox", "status", "postgresql://app@127.0.0.1:1/d")),
-    "parquet": (("load", "rows.parquet"), ("rehearse", "rows.parquet")),
+    "parquet": (("load", "rows.parquet"),),
+    "rehearsal": (("rehearse", "rows.parquet"), ("rehearse", "rows.jsonl", "--png", "visits.png")),
     "spark": (("spark", "prepare", "rows.jsonl", "manifest"), ("forecast", "--png", "due.png")),
     "telemetry": (("worker", "--set", "telemetry_prometheus=127.0.0.1:1"),),
     "web": (("serve", "--port", "0"), ("serve", "--port", "0", "--no-page")),
@@ -207,7 +208,7 @@ def find_brought(extras: str) -> set[str]:
 @pytest.mark.parametrize(
     ("extras", "missing"),
     # beside the bare wheel those that bring a part of another extra
-    [("", COMMANDS), ("spark", ["embedded-kafka", "kafka"]), ("embedded-kafka", ["spark", "parquet"])],
+    [("", COMMANDS), ("spark", ["embedded-kafka", "kafka"]), ("embedded-kafka", ["spark", "parquet", "rehearsal"])],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_a_missing_extra_is_named_by_what_needs_it(install: Install, extras: str, missing: Iterable[str]) -> None:

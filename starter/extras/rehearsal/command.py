@@ -65,7 +65,7 @@ def read_options(args: argparse.Namespace) -> "RehearsalOptions":
         if file is not None and not file.parent.is_dir():
             raise InvalidSetting(f"{option}: there is no folder {file.parent}; make it, or name another file")
         if file is not None:
-            check_extra("spark", option, "matplotlib")
+            check_extra("rehearsal", option, "matplotlib")
     budget, is_daily = args.budget or (None, False)
     begin = None if args.begin is None else to_microseconds(args.begin)
     end = None if args.until is None else to_microseconds(args.until)

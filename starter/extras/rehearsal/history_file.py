@@ -216,5 +216,5 @@ def _write_parquet(path: Path, rows: Iterable[tuple[str, datetime | None]]) -> i
 
 
 def _open_parquet() -> Any:
-    check_extra("parquet", "Parquet", "pyarrow")
+    check_extra("rehearsal", "Parquet", "pyarrow")
     return importlib.import_module("starter.files.parquet")
