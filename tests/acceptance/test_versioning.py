@@ -1,4 +1,4 @@
-"""A change of versions: the server gives messages to the workers of the current build, whatever is at work."""
+"""A change of versions: messages of the baseline go on with today's workers, and back, also by worker versioning."""
 
 import asyncio
 import contextlib
@@ -29,13 +29,14 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
+from tests.support.baseline import unpack_code
 from tests.support.processes import ROOT
 from tests.support.subjects import PACK, Subject
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]  # a minute where the machine is free
 
-ONE = "one"
-OTHER = "other"
+BASELINE = "baseline"
+TODAY = "today"
 BUSY = ("looping", "medium", "moving")
 LIVES = {
     "looping": ("short", "again"),
@@ -53,20 +54,23 @@ CYCLES = 6  # more than a run has: every message continues as new on the way
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A place for workers of both builds, and the messages that they take from each other."""
+    """A place for workers of the baseline and of today, and the messages that they take from each other."""
 
     client: Client
     settings: Settings
     folder: Path
+    baseline: Path
     environment: dict[str, str]
     prefix: str
     ledger: Ledger
 
     @contextlib.asynccontextmanager
     async def worker(self, build: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-        """Run a worker of one build until it has drained."""
+        """Run a worker of one build until it has drained; the baseline has its own code, and today's handlers."""
         arguments = ("-m", "worker", "--processes", "1", "--drain-seconds", "1")
-        environment = {**self.environment, "PYTHONPATH": str(ROOT), "DORMICE_BUILD_ID": build}
+        folders = {BASELINE: [self.baseline, ROOT], TODAY: [ROOT]}[build]
+        path = os.pathsep.join(map(str, folders))
+        environment = {**self.environment, "PYTHONPATH": path, "DORMICE_BUILD_ID": build}
 
         with (self.folder / f"{build}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -166,11 +170,10 @@ def stage(
         "TEMPORAL_ADDRESS": server.address,
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
-        "DORMICE_DEPLOYMENT_NAME": settings.task_queue_prefix,
         "DORMICE_HANDLERS": "tests.support.versioned_lives",
         "VERSIONED_KIND": f"versioned-{prefix}",
     }
-    return Stage(client, settings, folder, environment, prefix, ledger)
+    return Stage(client, settings, folder, unpack_code(folder), environment, prefix, ledger)
 
 
 async def settle_in(stage: Stage, build: str) -> None:
@@ -206,27 +209,47 @@ async def end_all(stage: Stage) -> None:
         assert sorted(began) == list(range(max(began) + 1)), f"{subject.id}: {sorted(began)}"
 
 
+async def test_messages_of_the_baseline_go_on_with_todays_workers_and_back(stage: Stage) -> None:
+    """Workers are replaced, rolled back and replaced again: messages asleep, at work, parked and paused go on."""
+    async with stage.worker(BASELINE):
+        await settle_in(stage, BASELINE)
+        (stage.folder / "ledger.open").touch()
+        await stage.until_done_by(BASELINE, stage.subjects("held"), 1, 0)
+
+    async with stage.worker(TODAY):
+        await go_on(stage, TODAY)
+
+    async with stage.worker(BASELINE):  # rolled back
+        await go_on(stage, BASELINE)
+
+    async with stage.worker(TODAY):
+        await go_on(stage, TODAY)
+        await end_all(stage)
+
+
 async def test_with_worker_versioning_the_current_version_alone_gets_messages(stage: Stage) -> None:
     """Workers of both versions stay: changing the current one moves every message over, and back, also mid handler.
 
     A call in flight stays where it is, and its pack hears of its end; a process's own queue belongs to no version.
     """
-    async with stage.worker(ONE), stage.worker(OTHER) as other:
-        await stage.make_current(ONE)
-        await settle_in(stage, ONE)
-        await wait_until(lambda: says_it_waits(stage), "the other worker tells that it gets no tasks", PATIENCE)
+    stage.environment["DORMICE_DEPLOYMENT_NAME"] = stage.settings.task_queue_prefix
+
+    async with stage.worker(BASELINE), stage.worker(TODAY) as today:
+        await stage.make_current(BASELINE)
+        await settle_in(stage, BASELINE)
+        await wait_until(lambda: says_it_waits(stage), "today's worker tells that it gets no tasks", PATIENCE)
         # the first worker counts for twenty seconds of each minute: so seldom does it send heartbeats
-        assert identity_of(other) not in await find_counted(stage)
-        await stage.make_current(OTHER)
-        await wait_until(lambda: says_who_is_current(stage), "the other worker tells that it gets tasks", PATIENCE)
-        assert await find_counted(stage) == {identity_of(other)}
-        await go_on(stage, OTHER)
+        assert identity_of(today) not in await find_counted(stage)
+        await stage.make_current(TODAY)
+        await wait_until(lambda: says_who_is_current(stage), "today's worker tells that it gets tasks", PATIENCE)
+        assert await find_counted(stage) == {identity_of(today)}
+        await go_on(stage, TODAY)
         (stage.folder / "ledger.open").touch()
-        await stage.until_done_by(ONE, stage.subjects("held"), 1, 0)
-        await stage.until_done_by(OTHER, stage.subjects("held"), 1, 0)
-        await stage.make_current(ONE)  # rolled back
-        await go_on(stage, ONE)
-        assert len(await stage.find_queues(ONE)) == len(LANES)
+        await stage.until_done_by(BASELINE, stage.subjects("held"), 1, 0)
+        await stage.until_done_by(TODAY, stage.subjects("held"), 1, 0)
+        await stage.make_current(BASELINE)  # rolled back
+        await go_on(stage, BASELINE)
+        assert len(await stage.find_queues(BASELINE)) == len(LANES)
         await end_all(stage)
 
 
@@ -241,11 +264,11 @@ def identity_of(process: asyncio.subprocess.Process) -> str:
 
 
 def says_it_waits(stage: Stage) -> bool:
-    """Tell whether the other build's worker has told that it gets nothing; it looks for the first time when it can."""
-    return "this build gets no tasks" in (stage.folder / f"{OTHER}.log").read_text()
+    """Tell whether today's worker has told that it gets nothing; it looks for the first time when it can."""
+    return "this build gets no tasks" in (stage.folder / f"{TODAY}.log").read_text()
 
 
 def says_who_is_current(stage: Stage) -> bool:
-    """Tell whether the other build's worker has told that it got nothing at first, and then that it does."""
-    log = (stage.folder / f"{OTHER}.log").read_text()
+    """Tell whether today's worker has told that it got nothing at first, and then that it does."""
+    log = (stage.folder / f"{TODAY}.log").read_text()
     return "this build gets no tasks" in log and "this build gets tasks" in log.partition("gets no tasks")[2]

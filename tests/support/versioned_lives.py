@@ -5,15 +5,18 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from activities import Again, Context, Message, Reject, handler
+import activities
+from activities import Again, Context, Message, Pack, Reject, handler
 from examples.ledger import LEDGER_VARIABLE, ledgered
-from tests.support.subjects import PACK
 
 KIND = os.environ["VERSIONED_KIND"]
 BUILD = os.environ.get("DORMICE_BUILD_ID", "")
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 NONE = timedelta(0)
+
+CODE = Path(activities.__file__).parents[1].name
+assert (CODE == "baseline") is (BUILD == "baseline"), f"build {BUILD} runs the code of {CODE}"
 
 
 @ledgered
@@ -37,4 +40,4 @@ async def act(message: Message, ctx: Context) -> Again | Reject:
 
 
 solo = handler(KIND)(act)
-packed = handler(f"{KIND}-packed", encoding=PACK)(act)
+packed = handler(f"{KIND}-packed", encoding=Pack(packs=2, size=1000, coalesce=NONE))(act)
