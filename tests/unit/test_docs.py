@@ -51,6 +51,7 @@ from tests.support.sources import BLOCK, PAGES, ROOT, blocks, documented_checks,
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 LINE_MAX = 120
+README_WORDS_MAX = 900
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 
 
@@ -88,6 +89,11 @@ def test_a_line_fits_the_screen(page: str) -> None:
     assert long == []
 
 
+def test_the_readme_can_be_read_in_five_minutes() -> None:
+    """At most 900 words, as `wc -w` counts them; what is beyond has a page."""
+    assert len(PAGES["README.md"].split()) <= README_WORDS_MAX
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_says_first_what_it_is_for(page: str) -> None:
     """Below its title stands one sentence, as a paragraph of its own."""
@@ -98,7 +104,7 @@ def test_a_page_says_first_what_it_is_for(page: str) -> None:
     assert re.fullmatch(r"(?:dormice|[A-Z])(?:[^.]|\.(?=\S))+\.", paragraph), paragraph
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/upgrading.md"])
 def test_every_proof_is_a_test(page: str) -> None:
     """A link to a test file is named like one of its tests."""
     claimed = [(text, target) for text, target in LINK.findall(prose(page)) if "/test_" in target]
