@@ -1,11 +1,15 @@
 """The built wheel works outside the checkout: nothing that only the source tree has is missed by it."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
-from importlib.metadata import entry_points
+from collections.abc import Iterable
+from importlib.metadata import entry_points, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,10 @@ PACKAGES = {"shared", "activities", "workflows", "worker", "starter", "spark"}
 EXTRAS = ("starter/extras/", "spark/rehearsal/")
 """Folders that can go, with the entry points that name them."""
 COMMANDS_OF_EXTRAS = {"frontier", "outbox", "plan", "rehearse", "serve"}
+CLIENT_NAMES = {"Client", "connect", "connect_sync"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+VERSION: str = PROJECT["version"]
+EXTRA_NEEDS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 CORE_TESTS = ("test_the_loop.py", "test_signals.py", "test_packs.py")
 IMPORT_ALL = f"""
 import importlib, pkgutil
@@ -26,6 +34,20 @@ for package in {sorted(PACKAGES)}:
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+"""
+
+IMPORT_EACH = f"""
+import importlib, json, pkgutil
+lacking = {{}}
+for package in {sorted(PACKAGES)}:
+    names = [found.name for found in pkgutil.walk_packages(importlib.import_module(package).__path__, package + ".")]
+    for name in (package, *names):
+        try:
+            if not name.endswith("__main__"):
+                importlib.import_module(name)
+        except ModuleNotFoundError as exc:
+            lacking[name] = exc.name.partition(".")[0]
+print(json.dumps(lacking))
 """
 
 
@@ -79,19 +101,45 @@ def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> None:
-    """`dormice --help` and `dormice handlers` need neither the source tree nor the extras."""
+    """`dormice --help`, `--version` and `handlers` need neither the source tree nor the extras."""
     command = str(elsewhere / "dormice")
 
     assert "usage: dormice" in run(command, "--help", cwd=elsewhere)
+    assert run(command, "--version", cwd=elsewhere) == f"dormice {VERSION}\n"
     listed = run(command, "handlers", "--json", cwd=elsewhere)
     assert '"echo"' in listed
     assert '"http"' in listed
 
 
+def test_modules_need_nothing_beyond_what_the_wheel_asks_for_but_extras(elsewhere: Path) -> None:
+    """In an environment with the bare wheel each module can be imported, or lacks a package of an extra alone.
+
+    The plugin of pytest needs pytest, which has it loaded.
+    """
+    lacking = json.loads(run(str(elsewhere / "python"), "-c", IMPORT_EACH, cwd=elsewhere))
+    of_extras = {re.split(r"\W", need.replace("-", "_"))[0] for needs in EXTRA_NEEDS.values() for need in needs}
+    packages = {name for name, owners in packages_distributions().items() if _names(owners) & of_extras}
+
+    others = {name: package for name, package in lacking.items() if package not in packages}
+    assert others == {"activities.testing.plugin": "pytest"}
+    assert not lacking.keys() & {"activities", "activities.testing", "workflows", "worker.main", "starter.cli.main"}
+
+
+def _names(owners: Iterable[str]) -> set[str]:
+    return {owner.lower().replace("-", "_") for owner in owners}
+
+
 def test_the_client_is_a_distribution_of_its_own(tmp_path: Path) -> None:
-    """With its types, and with what httpx needs; nothing of dormice itself comes with it, and none of its names."""
-    programs = make_environment(tmp_path, str(ROOT / "client"))
+    """Its wheel brings its types and what httpx needs; nothing of dormice itself comes with it, and no name of it."""
+    wheel = build_wheel(tmp_path, "dormice-client")
+    programs = make_environment(tmp_path, str(wheel))
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {str(path.relative_to(ROOT / "client")) for path in (ROOT / "client/dormice").glob("*.py")}
+    assert held == sources | {"dormice/py.typed"}
+
     program = (
+        f"import dormice; assert set(dormice.__all__) >= {CLIENT_NAMES}\n"
+        f"import importlib.metadata as m; assert m.version('dormice-client') == {VERSION!r}\n"
         "import importlib.metadata as m, importlib.util as u, dormice, pathlib\n"
         "assert (pathlib.Path(dormice.__file__).parent / 'py.typed').exists()\n"
         f"assert not any(map(u.find_spec, {sorted(PACKAGES)}))\n"

@@ -16,9 +16,10 @@ def run(*command: str, cwd: Path) -> str:
     return finished.stdout
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel the way a release is."""
-    run(sys.executable, "-m", "uv", "build", "--wheel", "--quiet", "--out-dir", str(folder), cwd=ROOT)
+def build_wheel(folder: Path, distribution: str = "dormice") -> Path:
+    """Build the wheel of one of our distributions the way a release is."""
+    chosen = ("--package", distribution, "--out-dir", str(folder))
+    run(sys.executable, "-m", "uv", "build", "--wheel", "--quiet", *chosen, cwd=ROOT)
     (built,) = folder.glob("*.whl")
     return built
 
