@@ -55,6 +55,23 @@ def test_the_extras_that_need_spark_and_java_bring_them(extra: str) -> None:
     assert find_closure([extra]) >= SPARK_AND_JAVA
 
 
+def test_the_bill_of_materials_names_what_is_locked(tmp_path: Path) -> None:
+    """`./run audit` writes it without the network: each package that dormice with all its extras may bring."""
+    script = (ROOT / "run").read_text("utf-8")
+    (options,) = re.findall(r'uv export (.+) --output-file "dist/\$package\.cdx\.json"', script)
+    written = tmp_path / "dormice.cdx.json"
+    chosen = options.replace('"$package"', "dormice").split()
+    command = [sys.executable, "-m", "uv", "export", *chosen, "--output-file", str(written)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    found = json.loads(written.read_text("utf-8"))
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    packages = {component["name"] for component in found["components"]}
+    assert (found["bomFormat"], found["metadata"]["component"]["name"]) == ("CycloneDX", "dormice")
+    assert packages >= SPARK_AND_JAVA
+    assert packages == find_closure(extras) - {"dormice"}
+
+
 def test_a_start_without_pyspark_names_the_extra(tmp_path: Path) -> None:
     """In an interpreter that finds no pyspark, which much of the start's code is made of."""
     about: dict[str, Any] = dict.fromkeys(("id", "created_at", "source", "source_digest", "content_digest"), "")
