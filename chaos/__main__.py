@@ -1,6 +1,5 @@
 """`./run chaos`: runs the real system under faults, and checks the promises with a ledger outside of it."""
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -11,10 +10,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from click import FloatRange, command, option
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from chaos.faults import CLUSTER, EMBEDDED
@@ -24,23 +25,15 @@ from chaos.report.report import print_summary, to_document, write_json
 from chaos.run import ChaosOptions, run_chaos
 from shared.errors import DormiceError, InvalidSetting
 from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
-from starter.cli.arguments import CommandParser, count
+from starter.cli.arguments import COUNT, FILE, Arguments
+from starter.cli.program import parse
 from starter.local.terminal import echo_err
-
-DESCRIPTION = """\
-Solo and packed messages on two workers, a bridge from a Kafka broker and a Spark start, under faults drawn from a seed.
-Exit codes: 0 every promise was kept, 1 one was broken, 2 wrong input, 3 it was no test, or a part did not start."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Carry out one run and give the exit code."""
     try:
-        args = _build_parser().parse_args(arguments)
-        if args.report is not None and not args.report.parent.is_dir():
-            raise InvalidSetting(f"--report: there is no folder {args.report.parent}; make it first")
-        return asyncio.run(_run(args))
-    except SystemExit as exc:  # argparse exits so after --help
-        return exc.code if isinstance(exc.code, int) else FINE
+        return parse(run, "./run chaos", arguments)
     except (asyncio.CancelledError, KeyboardInterrupt):
         echo_err("chaos: interrupted; all that was started has ended")
         return INTERRUPTED
@@ -49,46 +42,34 @@ def main(arguments: Sequence[str]) -> int:
         return code_of(exc)
 
 
-def _build_parser() -> CommandParser:
-    parser = CommandParser(prog="./run chaos", description=DESCRIPTION)
-    add = parser.add_argument
-    sizes = Sizes()
-    add(
-        "--minutes",
-        metavar="N",
-        type=_between(0.5, 1440),
-        default=4.0,
-        help="how long faults are done (4); two more follow",
-    )
-    add("--seed", metavar="S", type=int, help="what the faults are drawn from; a new one when left out")
-    add("--cluster", action="store_true", help="Temporal's server on PostgreSQL in place of the embedded one")
-    add("--packed", metavar="N", type=count, help=f"messages in packs on short ({sizes.packed})")
-    add(
-        "--load",
-        metavar="SHARE",
-        type=_between(0.01, 100),
-        default=1.0,
-        help="share of the usual numbers and rates of all messages (1)",
-    )
-    add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
-    add("--publish", action="store_true", help="add it to the runs of chaos/results and docs/chaos.md")
+@command()
+@option(
+    "--minutes",
+    metavar="N",
+    type=FloatRange(0.5, 1440),
+    default=4.0,
+    help="how long faults are done (4); two more follow",
+)
+@option("--seed", metavar="S", type=int, help="what the faults are drawn from; a new one when left out")
+@option("--cluster", is_flag=True, help="Temporal's server on PostgreSQL in place of the embedded one")
+@option("--packed", **COUNT, help=f"messages in packs on short ({Sizes().packed})")
+@option(
+    "--load", metavar="SHARE", type=FloatRange(0.01, 100), default=1.0, help="share of the usual numbers and rates (1)"
+)
+@option("--report", **FILE, help="write what was found as JSON")
+@option("--publish", is_flag=True, help="add it to the runs of chaos/results and docs/chaos.md")
+def run(**options: Any) -> int:
+    """Run solo and packed messages on two workers, a bridge and a Spark start, under faults drawn from a seed.
 
-    return parser
-
-
-def _between(minimum: float, maximum: float) -> Callable[[str], float]:
-    """Make a parser of numbers within bounds."""
-
-    def read(text: str) -> float:
-        with contextlib.suppress(ValueError):
-            if minimum <= float(text) <= maximum:
-                return float(text)
-        raise argparse.ArgumentTypeError(f"is {text!r}; give a number from {minimum:g} to {maximum:g}")
-
-    return read
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 wrong input, 3 it was no test, or a part did not start.
+    """
+    args = Arguments(**options)
+    if args.report is not None and not args.report.parent.is_dir():
+        raise InvalidSetting(f"--report: there is no folder {args.report.parent}; make it first")
+    return asyncio.run(_run(args))
 
 
-def _write_command(args: argparse.Namespace, seed: int) -> str:
+def _write_command(args: Arguments, seed: int) -> str:
     options = [f"--minutes {args.minutes:g}", f"--seed {seed}"]
     options += ["--cluster"] if args.cluster else []
     options += [] if args.packed is None else [f"--packed {args.packed}"]
@@ -96,7 +77,7 @@ def _write_command(args: argparse.Namespace, seed: int) -> str:
     return " ".join(["./run chaos", *options])
 
 
-async def _run(args: argparse.Namespace) -> int:
+async def _run(args: Arguments) -> int:
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, lambda: task and task.cancel())

@@ -1,6 +1,5 @@
 """`./run cluster up|down|status`: Temporal's server on PostgreSQL, without Docker."""
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -9,21 +8,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from click import Group, option
+
 from cluster.cluster import SHARDS, Cluster, find_folder
 from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
 from shared.exit import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of, find_stop_signals
-from starter.cli.arguments import CommandParser, count
+from starter.cli.arguments import COUNT, FOLDER
+from starter.cli.program import parse
 from starter.local.terminal import echo_err, print_fields, print_json
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code."""
     try:
-        args = _build_parser().parse_args(arguments)
-        return args.run(Cluster(args.data.absolute()), args)
-    except SystemExit as exc:  # argparse exits so after --help
-        return exc.code if isinstance(exc.code, int) else FINE
+        return parse(commands, "./run cluster", arguments)
     except BrokenPipeError:
         return PIPE_CLOSED
     except KeyboardInterrupt:
@@ -34,44 +33,38 @@ def main(arguments: Sequence[str]) -> int:
         return code_of(exc)
 
 
-def _build_parser() -> CommandParser:
-    parser = CommandParser(prog="./run cluster", description=f"Temporal's server {VERSION} on PostgreSQL, on loopback.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-
-    for name, run, purpose in (
-        ("up", _run_up, "run it; made first, and the server built with Go, where that has not been done"),
-        ("down", _run_down, "end it; its messages stay"),
-        ("status", _run_status, "tell what runs; exit code 1 when it does not"),
-    ):
-        command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
-        command.add_argument(
-            "--data", metavar="FOLDER", type=Path, default=find_folder(), help="where it lives (%(default)s)"
-        )
-        command.set_defaults(run=run)
-        if name == "up":
-            command.add_argument("--shards", metavar="N", type=count, help=f"history shards, fixed for good ({SHARDS})")
-        if name == "down":
-            command.add_argument("--delete", action="store_true", help="and delete it, with all its messages")
-        if name == "status":
-            command.add_argument("--json", action="store_true", help="print data as JSON, on standard output alone")
-
-    return parser
+commands = Group(help=f"Temporal's server {VERSION} on PostgreSQL, on loopback.", no_args_is_help=False)
+data_option = option("--data", **FOLDER, default=find_folder(), help=f"where it lives ({find_folder()})")
 
 
-def _run_up(cluster: Cluster, args: argparse.Namespace) -> int:
-    asyncio.run(cluster.up(build_program(), args.shards))
+@commands.command("up")
+@data_option
+@option("--shards", **COUNT, help=f"history shards, fixed for good ({SHARDS})")
+def run_up(data: Path, shards: int | None) -> int:
+    """Run it; made first, and the server built with Go, where that has not been done."""
+    cluster = Cluster(data.absolute())
+    asyncio.run(cluster.up(build_program(), shards))
     echo_err(f"up; export TEMPORAL_ADDRESS={cluster.address}")
     return FINE
 
 
-def _run_down(cluster: Cluster, args: argparse.Namespace) -> int:
-    cluster.down(is_deleting=args.delete)
-    said = "down, and deleted" if args.delete else "down"
+@commands.command("down")
+@data_option
+@option("--delete", is_flag=True, help="and delete it, with all its messages")
+def run_down(data: Path, *, delete: bool) -> int:
+    """End it; its messages stay."""
+    Cluster(data.absolute()).down(is_deleting=delete)
+    said = "down, and deleted" if delete else "down"
     echo_err(said)
     return FINE
 
 
-def _run_status(cluster: Cluster, args: argparse.Namespace) -> int:
+@commands.command("status")
+@data_option
+@option("is_json", "--json", is_flag=True, help="print data as JSON, on standard output alone")
+def run_status(data: Path, *, is_json: bool) -> int:
+    """Tell what runs; exit code 1 when it does not."""
+    cluster = Cluster(data.absolute())
     state = cluster.state
     process = cluster.process
     found = {
@@ -85,7 +78,7 @@ def _run_status(cluster: Cluster, args: argparse.Namespace) -> int:
         "log": str(cluster.log),
     }
 
-    if args.json:
+    if is_json:
         print_json(found)
     else:
         print_fields((name, "-" if value is None else str(value)) for name, value in found.items())

@@ -1,6 +1,5 @@
 """How worker processes begin: by `python -m worker` when only a worker is needed, or started by a parent."""
 
-import argparse
 import contextlib
 import functools
 import logging
@@ -8,33 +7,35 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import click
 
 from shared.exit import FINE
 from shared.settings import add_handler_folder, load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
-from worker.options import add_worker_options
+from worker.options import worker_options
 from worker.processes import serve
 
 logger = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve as flags and environment say; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
-    add_worker_options(parser)
-    flags = parser.parse_args(arguments)
+@click.command()
+@worker_options
+def main(**flags: Any) -> NoReturn:
+    """Serve lanes until SIGTERM, then drain."""
 
     def run() -> int:
         settings = load_settings(environ=os.environ)
         add_handler_folder()
         set_up_logs(settings)
-        return serve(read_options(flags, settings))
+        return serve(read_options(SimpleNamespace(**flags), settings))
 
-    return to_exit_code(run)
+    leave(to_exit_code(run))
 
 
 def run_child(descriptor: int) -> NoReturn:
@@ -78,4 +79,4 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
 
 
 if __name__ == "__main__":
-    leave(main())
+    main(prog_name="python -m worker")

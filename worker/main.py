@@ -1,6 +1,5 @@
 """One worker process: its options, and how it connects, serves, drains and exits."""
 
-import argparse
 import asyncio
 import contextlib
 import functools
@@ -15,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequ
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from temporalio.client import Client
@@ -66,7 +66,7 @@ class WorkerOptions:
     health_address: tuple[str, int] | None
 
 
-def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
+def read_options(flags: SimpleNamespace, settings: Settings) -> WorkerOptions:
     """Make the options from parsed flags, without a number with as many processes as fit. Raises InvalidSetting."""
     try:
         drain = timedelta(seconds=flags.drain_seconds)

@@ -1,29 +1,48 @@
 """Options of a worker on a command line, for each program that has them, and where any process answers for health."""
 
-import argparse
+import math
 from collections.abc import Callable
+from typing import Any
+
+from click import Choice, option
 
 from shared.lanes import LANES
 
 
-def add_worker_options(
-    parser: argparse.ArgumentParser,
-    *,
-    count: Callable[[str], int] = int,
-    seconds: Callable[[str], float] = float,
-    port: Callable[[str], int] = int,
-) -> None:
-    """Add the options of a worker; the readers of their values may be stricter than those of Python."""
-    add = parser.add_argument
-    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    count_help = "processes; one per core, as far as quota and memory go, when left out"
-    add("--processes", metavar="N", type=count, help=count_help)
-    drain_help = "what handlers at work get to finish (30)"
-    add("--drain-seconds", metavar="S", type=seconds, default=30.0, help=drain_help)
-    add_health_options(parser, "/healthz and /readyz", port)
+def whole_number(minimum: int, maximum: float, wanted: str) -> Callable[[str | int], int]:
+    """Make a reader, also of defaults; it raises ValueError with half a sentence."""
+
+    def read(value: str | int) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdecimal()) or not minimum <= int(text) <= maximum:
+            raise ValueError(f"is {text!r}; give {wanted}")
+        return int(text)
+
+    return read
 
 
-def add_health_options(parser: argparse.ArgumentParser, pages: str, port: Callable[[str], int]) -> None:
-    """Add the options that say where a process answers `pages`."""
-    parser.add_argument("--health-port", metavar="PORT", type=port, help=f"answer {pages} there; 0 takes a free one")
-    parser.add_argument("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
+COUNT: dict[str, Any] = {"metavar": "N", "type": whole_number(1, math.inf, "a whole number of at least 1")}
+PORT: dict[str, Any] = {"metavar": "PORT", "type": whole_number(0, 65535, "a port from 0 to 65535")}
+
+
+def health_options(pages: str) -> Callable[[Any], Any]:
+    """Make the options that say where a process answers `pages`."""
+    port = option("--health-port", **PORT, help=f"answer {pages} there; 0 takes a free one")
+    host = option("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
+    return lambda run: port(host(run))
+
+
+def worker_options(run: Any) -> Any:
+    """Add the options of a worker to a command."""
+    for each in (
+        health_options("/healthz and /readyz"),
+        option(
+            "--drain-seconds", metavar="S", type=float, default=30.0, help="what handlers at work get to finish (30)"
+        ),
+        option("--processes", **COUNT, help="processes; one per core, as far as quota and memory go, when left out"),
+        option(
+            "--lane", type=Choice([*LANES]), multiple=True, help="lane to serve; may be repeated; all when left out"
+        ),
+    ):
+        run = each(run)
+    return run

@@ -1,15 +1,16 @@
 """The command `spark prepare`."""
 
-import argparse
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
+from click import Choice, argument, option
 
 from shared.exit import FINE, PARTLY
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session, read_conf, read_pairs
-from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_row_mapping, read_row_mapping
+from spark.cli.session import open_session, read_conf, read_pairs, session_options, spark
+from starter.cli.arguments import COUNT, DURATION, FOLDER, MOMENT, Arguments, read_row_mapping, row_mapping_options
 from starter.files.duplicates import DUPLICATE_RULES
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
@@ -27,27 +28,25 @@ MANIFEST gets messages/ and rejects/ as Parquet, manifest.json, summary.json, du
 become a message is among the rejects with its field and reason. Of several rows with one kind and id one counts."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "check all rows of a source and write the manifest of a bulk start"
-    parser = commands.add("prepare", _run, purpose, PREPARE_HELP)
-    add = parser.add_argument
-    add("source", metavar="SOURCE", help="where the rows are")
-    add("manifest", metavar="MANIFEST", type=Path, help="folder to write; all executors must have it mounted")
-    add("--format", choices=("csv", "jsonl", "parquet", "jdbc", "kafka"), help="by the source's name when left out")
-    add("--multi-line", action="store_true", help="cells of the CSV may span lines; it is read by one task then")
-    add("--table", metavar="TABLE|QUERY", default="", help="what to read of a database; a query may order its rows")
-    add("--since", **MOMENT, help="records of the topic from then on; all when left out")
-    add("--until", **MOMENT, help="records of the topic before then; all when left out")
-    add("--option", metavar="NAME=VALUE", **REPEATED, help="option of Spark's reader; may be repeated")
-    add_row_mapping(parser)
-    add("--duplicates", choices=DUPLICATE_RULES, default="newest", help="which row counts (newest scheduled_at)")
-    add("--spread", **DURATION, help="spread first runs that are due at once over it")
-    add("--begin", **MOMENT, help="when the spread begins; now when left out")
-    add("--partitions", **COUNT, help="number of tasks; the content is the same for any")
-    add_session(parser)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@spark.command("prepare", epilog=PREPARE_HELP)
+@argument("source", type=click.Path(), help="where the rows are")
+@argument("manifest", **FOLDER, help="folder to write; all executors must have it mounted")
+@option(
+    "--format", type=Choice(("csv", "jsonl", "parquet", "jdbc", "kafka")), help="by the source's name when left out"
+)
+@option("--multi-line", is_flag=True, help="cells of the CSV may span lines; it is read by one task then")
+@option("--table", metavar="TABLE|QUERY", default="", help="what to read of a database; a query may order its rows")
+@option("--since", **MOMENT, help="records of the topic from then on; all when left out")
+@option("--until", **MOMENT, help="records of the topic before then; all when left out")
+@option("--option", metavar="NAME=VALUE", multiple=True, help="option of Spark's reader; may be repeated")
+@row_mapping_options
+@option("--duplicates", type=Choice(DUPLICATE_RULES), default="newest", help="which row counts (newest scheduled_at)")
+@option("--spread", **DURATION, help="spread first runs that are due at once over it")
+@option("--begin", **MOMENT, help="when the spread begins; now when left out")
+@option("--partitions", **COUNT, help="number of tasks; the content is the same for any")
+@session_options
+def run(args: Arguments, settings: Settings) -> int:
+    """Check all rows of a source and write the manifest of a bulk start."""
     from spark.session.session import check_installed
 
     check_installed()  # the readers of rows need pyarrow as soon as they are imported
@@ -67,15 +66,15 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     source.mapping.options.check_kind(options.rules)
     check_target(args.manifest)
     _check_files(args, settings, source)
-    with open_session(args, settings, packages_for(source.place)) as spark:
+    with open_session(args, settings, packages_for(source.place)) as session:
         began_at = time.monotonic()  # without the start of Spark, as for the other commands
-        manifest = prepare(spark, source, args.manifest, options)
+        manifest = prepare(session, source, args.manifest, options)
         seconds = time.monotonic() - began_at
     _report(args, manifest, read_summary(manifest), seconds)
     return PARTLY if manifest.rejects else FINE
 
 
-def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
+def _to_source(args: Arguments, settings: Settings) -> "Source":
     from spark.source.source import Source, guess_form
 
     return Source(
@@ -91,7 +90,7 @@ def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
     )
 
 
-def _check_files(args: argparse.Namespace, settings: Settings, source: "Source") -> None:
+def _check_files(args: Arguments, settings: Settings, source: "Source") -> None:
     """Raise GiveUp before Spark starts, which takes long, for files that are not there or can't be read."""
     from spark.session.session import reads_local_files
     from spark.source.local_files import check_local_files
@@ -101,7 +100,7 @@ def _check_files(args: argparse.Namespace, settings: Settings, source: "Source")
         check_local_files(source.place, is_default=is_default)
 
 
-def _report(args: argparse.Namespace, manifest: "Manifest", summary: dict[str, Any], seconds: float) -> None:
+def _report(args: Arguments, manifest: "Manifest", summary: dict[str, Any], seconds: float) -> None:
     if args.json:
         print_json({**summary, "folder": str(manifest.folder), "seconds": round(seconds, 3)})
     else:

@@ -1,6 +1,5 @@
 """The command `spark reconcile`."""
 
-import argparse
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import TYPE_CHECKING
 from shared.exit import FINE, PARTLY
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from spark.cli.session import BRIEF, add_manifest, add_session, open_session
-from starter.cli.arguments import Commands
+from spark.cli.session import BRIEF, manifest_argument, open_session, session_options, spark
+from starter.cli.arguments import Arguments
 from starter.cli.connection import open_control
 from starter.cli.interruption import run_in_background, run_interruptibly
 from starter.local.terminal import echo_err, plural, print_json, print_table
@@ -24,14 +23,11 @@ if TYPE_CHECKING:
     from spark.report.reconcile import Reconciliation
 
 
-def add(commands: Commands) -> None:
-    purpose = "prove that each row of a manifest's source is where it should be, or say which is not"
-    parser = commands.add("reconcile", _run, purpose)
-    add_manifest(parser)
-    add_session(parser)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@spark.command("reconcile")
+@manifest_argument
+@session_options
+def run(args: Arguments, settings: Settings) -> int:
+    """Prove that each row of a manifest's source is where it should be, or say which is not."""
     from spark.prepare.manifest import Manifest
     from spark.report.reconcile import open_known
 
@@ -40,9 +36,9 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     with (
         open_known(manifest) as known,
         run_in_background(_list(manifest, settings, known)) as listing,
-        open_session(args, settings, defaults=BRIEF) as spark,
+        open_session(args, settings, defaults=BRIEF) as session,
     ):
-        balance = run_interruptibly(_compare(spark, manifest, settings, known, listing))
+        balance = run_interruptibly(_compare(session, manifest, settings, known, listing))
     _report(args, manifest, balance)
     return FINE if balance.is_complete else PARTLY
 
@@ -54,15 +50,15 @@ async def _list(manifest: "Manifest", settings: Settings, known: Path) -> None:
 
 
 async def _compare(
-    spark: "SparkSession", manifest: "Manifest", settings: Settings, known: Path, listing: "Future[None]"
+    session: "SparkSession", manifest: "Manifest", settings: Settings, known: Path, listing: "Future[None]"
 ) -> "Reconciliation":
     from spark.report.reconcile import compare
 
     await asyncio.wrap_future(listing)
-    return await compare(spark, manifest, await open_control(settings), known)
+    return await compare(session, manifest, await open_control(settings), known)
 
 
-def _report(args: argparse.Namespace, manifest: "Manifest", balance: "Reconciliation") -> None:
+def _report(args: Arguments, manifest: "Manifest", balance: "Reconciliation") -> None:
     if args.json:
         print_json({"manifest": manifest.id, **asdict(balance), "is_complete": balance.is_complete})
     else:

@@ -1,16 +1,17 @@
 """The Spark session of a command, and the options that configure it."""
 
-import argparse
 import contextlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from click import argument
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
 from spark.session.session import JAVA_OPTIONS, SERIAL
-from starter.cli.arguments import REPEATED, CommandParser, read_pair
+from starter.cli.arguments import FOLDER, Arguments, Group, join, read_pair, section
+from starter.cli.program import program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,22 +21,23 @@ BRIEF: Mapping[str, str] = {JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 {SERIAL}"}
 """Configuration of a command whose jobs are short: Java's best code would take longer to make than it would save."""
 
 
-def add_session(parser: CommandParser) -> None:
-    """Add the options that say how Spark is started."""
-    add = parser.add_argument_group("Spark").add_argument
-    add("--master", metavar="URL", help="where it runs, for example local[4]; setting spark_master")
-    add("--conf", metavar="NAME=VALUE", **REPEATED, help="Spark's own configuration; may be repeated")
-    add("--packages", metavar="GROUP:NAME:VERSION", **REPEATED, help="fetch from Maven; may be repeated")
+spark = Group("spark", "Millions of rows at once: a manifest, its start, its proof, its report; a rehearsal.")
+program.add_command(spark)
 
+in_spark = section("Spark")
+session_options = join(
+    in_spark("--master", metavar="URL", help="where it runs, for example local[4]; setting spark_master"),
+    in_spark("--conf", metavar="NAME=VALUE", multiple=True, help="Spark's own configuration; may be repeated"),
+    in_spark("--packages", metavar="GROUP:NAME:VERSION", multiple=True, help="fetch from Maven; may be repeated"),
+)
+"""They say how Spark is started."""
 
-def add_manifest(parser: CommandParser) -> None:
-    """Add the argument that names a manifest."""
-    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
+manifest_argument = argument("manifest", **FOLDER, help="folder that 'spark prepare' has written")
 
 
 @contextlib.contextmanager
 def open_session(
-    args: argparse.Namespace,
+    args: Arguments,
     settings: Settings,
     packages: Sequence[str] = (),
     defaults: Mapping[str, str] = MappingProxyType({}),
@@ -56,7 +58,7 @@ def open_session(
         session.stop()
 
 
-def read_conf(args: argparse.Namespace) -> dict[str, str]:
+def read_conf(args: Arguments) -> dict[str, str]:
     """Read Spark's own configuration; raises InvalidSetting."""
     return read_pairs("--conf", args.conf, "spark.driver.memory=4g")
 

@@ -1,13 +1,14 @@
 """The command `spark start`."""
 
-import argparse
 import os
 from typing import TYPE_CHECKING
 
+from click import option
+
 from shared.exit import FINE, PARTLY
 from shared.settings import Settings
-from spark.cli.session import BRIEF, add_manifest, add_session, open_session
-from starter.cli.arguments import COUNT, Commands
+from spark.cli.session import BRIEF, manifest_argument, open_session, session_options, spark
+from starter.cli.arguments import COUNT, Arguments
 from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
@@ -19,33 +20,29 @@ What became of each message is written to MANIFEST/receipts. An interrupted star
 has no receipt, and starts nothing twice. The setting starts_per_second is shared by all tasks."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "start the messages of a manifest; running it again starts what is left"
-    parser = commands.add("start", _run, purpose, START_HELP)
-    add = parser.add_argument
-    add_manifest(parser)
-    add("--tasks", **COUNT, help="tasks that share the messages; by their number when left out")
-    add("--retry-rejected", action="store_true", help="try once more what was rejected")
-    add("--restart-finished", action="store_true", help="start messages anew that have finished")
-    add_session(parser)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@spark.command("start", epilog=START_HELP)
+@manifest_argument
+@option("--tasks", **COUNT, help="tasks that share the messages; by their number when left out")
+@option("--retry-rejected", is_flag=True, help="try once more what was rejected")
+@option("--restart-finished", is_flag=True, help="start messages anew that have finished")
+@session_options
+def run(args: Arguments, settings: Settings) -> int:
+    """Start the messages of a manifest; running it again starts what is left."""
     from spark.prepare.manifest import Manifest
 
     manifest = Manifest.load(args.manifest)
-    with open_session(args, settings, defaults=BRIEF) as spark:
+    with open_session(args, settings, defaults=BRIEF) as session:
         from spark.start import StartOptions, start_manifest  # needs pyspark, and the session reports its absence
 
         options = StartOptions(
             tasks=args.tasks, retries_rejected=args.retry_rejected, restarts_finished=args.restart_finished
         )
-        summary = start_manifest(spark, manifest, settings, os.environ, options)
+        summary = start_manifest(session, manifest, settings, os.environ, options)
     _report(args, manifest, summary)
     return FINE if summary.is_clean else PARTLY
 
 
-def _report(args: argparse.Namespace, manifest: "Manifest", summary: "StartSummary") -> None:
+def _report(args: Arguments, manifest: "Manifest", summary: "StartSummary") -> None:
     if args.json:
         print_json(summary.dump())
 

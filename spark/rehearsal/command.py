@@ -1,22 +1,17 @@
 """The command `spark rehearse`; found by an entry point of its own, and added to the other commands of Spark."""
 
-import argparse
-
 from shared.exit import FINE
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session, read_conf
-from starter.cli.arguments import Commands
-from starter.extras.rehearsal.command import REHEARSE_HELP, add_rehearsal, read_columns, read_options, report
+from spark.cli.session import open_session, read_conf, session_options, spark
+from starter.cli.arguments import Arguments
+from starter.extras.rehearsal.command import REHEARSE_HELP, read_columns, read_options, rehearsal_options, report
 
 
-def add(commands: Commands) -> None:
-    purpose = "tell how revisit policies would have done on a history of changes of millions of pages"
-    parser = commands.groups["spark"].add("rehearse", _run, purpose, REHEARSE_HELP)
-    add_rehearsal(parser, "a file, a folder or a pattern of CSV, JSON lines or Parquet")
-    add_session(parser)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@spark.command("rehearse", epilog=REHEARSE_HELP)
+@rehearsal_options("a file, a folder or a pattern of CSV, JSON lines or Parquet")
+@session_options
+def run(args: Arguments, settings: Settings) -> int:
+    """Tell how revisit policies would have done on a history of changes of millions of pages."""
     from spark.session.session import reads_local_files
     from spark.source.local_files import check_local_files
     from starter.extras.rehearsal.history_file import guess_form
@@ -27,9 +22,9 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     guess_form(args.history)
     is_default = reads_local_files(settings, master=args.master, conf=read_conf(args))
     check_local_files(args.history, is_default=is_default)
-    with open_session(args, settings) as spark:
+    with open_session(args, settings) as session:
         from spark.rehearsal.histories import SparkHistories  # needs pyspark, and the session reports its absence
 
-        found = rehearse(SparkHistories.load(spark, args.history, columns), options)
+        found = rehearse(SparkHistories.load(session, args.history, columns), options)
     report(args, found)
     return FINE

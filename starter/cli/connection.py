@@ -50,6 +50,7 @@ def silence_core() -> None:
 
 
 async def open_control(settings: Settings) -> "Control":
+    """Connect, for what is asked of messages that are there."""
     from starter.control import Control
 
     return Control(await open_client(settings), settings)

@@ -1,6 +1,5 @@
 """The command line: reads settings and arguments, runs one command, and exits with its code."""
 
-import argparse
 import asyncio
 import io
 import os
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from shared.errors import DormiceError
-from shared.exit import DEFECT, FINE, INTERRUPTED, PIPE_CLOSED, WRONG, code_of
+from shared.exit import DEFECT, INTERRUPTED, PIPE_CLOSED, WRONG, code_of
 from shared.settings import add_handler_folder, find_unknown_variables, load_settings
 from starter.cli.interruption import run_interruptibly
-from starter.cli.parser import build_parser
+from starter.cli.program import COMPLETE_VARIABLE, parse, program
 from starter.local.disk import is_full_error
 from starter.local.terminal import echo_err
 
@@ -40,22 +39,26 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; every error becomes one sentence on standard error."""
-    args = argparse.Namespace(verbose=False)
+    is_verbose = False
     try:
-        parser, _ = build_parser(next(iter(arguments), ""))
-        args = parser.parse_args(arguments)
+        if COMPLETE_VARIABLE in os.environ:
+            program.main(prog_name="dormice")  # answers the shell, and exits
+        typed = parse(program, "dormice", arguments)
+        if isinstance(typed, int):
+            return typed
+
+        args = typed.args
+        is_verbose = args.verbose
         settings = load_settings(dict(args.set), os.environ, args.config)
         add_handler_folder(args.config)
         _warn_of_unknown_variables()
-        code = args.run(args, settings)
+        code = typed.run(args, settings)
         return run_interruptibly(code) if asyncio.iscoroutine(code) else code
-    except SystemExit as exc:  # argparse exits like this after --help
-        return exc.code if isinstance(exc.code, int) else FINE
     except KeyboardInterrupt:
         echo_err("interrupted")
         return INTERRUPTED
     except Exception as exc:  # noqa: BLE001 — printed, and with --verbose in full
-        return _explain(exc, is_verbose=args.verbose)
+        return _explain(exc, is_verbose=is_verbose)
 
 
 def _warn_of_unknown_variables() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shared.exit import MEANINGS
 from shared.settings import describe_settings
-from starter.cli.parser import build_parser
+from starter.cli.program import walk
 
 INTRODUCTION = """\
 # Command line reference
@@ -29,8 +29,7 @@ working folder), which beats the default. `dormice settings` prints the values t
 
 def write_reference() -> str:
     """Write the whole page as Markdown; the same code gives the same page on every machine."""
-    parser, commands = build_parser()
-    pages = (f"## {each.prog}\n\n```text\n{each.format_help().rstrip()}\n```\n" for each in (parser, *commands.leaves))
+    pages = (f"## {each.command_path}\n\n```text\n{each.get_help()}\n```\n" for each in walk())
     codes = ((str(code), meaning) for code, meaning in MEANINGS.items())
     settings = (
         (f"`{variable.partition('_')[2].lower()}`", f"`{variable}`", f"`{default}`" if default else "", meaning)

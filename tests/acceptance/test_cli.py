@@ -20,7 +20,7 @@ from shared.exit import MEANINGS
 from shared.settings import describe_settings
 from starter.cli.main import WARNED_VARIABLE
 from starter.cli.main import run as main_of
-from starter.cli.parser import build_parser
+from starter.cli.program import walk
 from starter.cli.reference import write_reference
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
@@ -30,7 +30,7 @@ from tests.conftest import Serve, wait_until
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
 LATER = "2036-01-01T00:00:00Z"
-COMMANDS = [leaf.prog.removeprefix("dormice ") for leaf in build_parser()[1].leaves]
+COMMANDS = [each.command_path.removeprefix("dormice ") for each in walk() if each.parent]
 KINDS = [
     "celery",
     "dormice-canary",
@@ -75,7 +75,7 @@ def test_help_needs_none_of_what_is_slow_to_import() -> None:
     """`dormice --help` answers at once: the parser is there before Temporal, pydantic and rich are loaded."""
     heavy = ("temporalio", "pydantic", "rich", "aiohttp", "pyarrow")
     code = (
-        "import sys, starter.cli.main, starter.cli.parser; starter.cli.parser.build_parser(); "
+        "import sys, starter.cli.main, starter.cli.program; [*starter.cli.program.walk()]; "
         f"print([m for m in {heavy} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -104,7 +104,7 @@ async def test_help_names_every_command_and_exit_code(run: Run) -> None:
 
     assert (ran.code, ran.err) == (0, "")
     for command in COMMANDS:
-        assert f"\n    {command.split()[0]} " in ran.out
+        assert f"\n  {command.split()[0]} " in ran.out
     for code, meaning in MEANINGS.items():
         assert f"{code:>3}  {meaning}" in ran.out
 
@@ -115,7 +115,7 @@ async def test_every_command_explains_itself(run: Run, command: str) -> None:
     ran = await run(*command.split(), "--help")
 
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith(f"usage: dormice {command} [-h]")
+    assert ran.out.startswith(f"Usage: dormice {command} [OPTIONS]")
 
 
 def test_the_reference_is_that_of_the_program() -> None:
@@ -136,19 +136,26 @@ async def test_the_version_is_that_of_the_distribution(run: Run) -> None:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "the following arguments are required: COMMAND; 'dormice --help' shows the usage"),
-    (["frob"], "argument COMMAND: invalid choice: 'frob'; 'dormice --help' shows the usage"),
-    (["gate"], "argument COMMAND: invalid choice: 'gate', did you mean 'gates'?; 'dormice --help' shows the usage"),
-    (["list", "--json=yes"], "argument --json: takes no value, but got 'yes'; 'dormice list --help' shows"),
-    (["start", "echo", "1", "--payload", "@"], "argument --payload: names no file behind the @; write @FILE; 'dormice"),
-    (["gates", "lits"], "argument COMMAND: invalid choice: 'lits', did you mean 'list'? (choose from"),
-    (["list", "--fast"], "unrecognized arguments: --fast; 'dormice list --help' shows the usage"),
-    (["gates", "--jsn"], "unrecognized arguments: --jsn, did you mean '--json'?; 'dormice gates list --help' shows"),
-    (["start", "echo", "1", "--due-at", LATER], "unrecognized arguments: --due-at, did you mean '--scheduled-at' or "),
-    (["gates", "list", "all"], "unrecognized arguments: all; 'dormice gates list --help' shows the usage"),
-    (["list", "--lan=short"], "unrecognized arguments: --lan, did you mean '--lane'?; 'dormice list --help' shows"),
-    (["list", "--lane", "shrot"], "argument --lane: invalid choice: 'shrot', did you mean 'short'? (choose from"),
-    (["start", "echo"], "the following arguments are required: ID; 'dormice start --help' shows the usage"),
+    ([], "Missing command; 'dormice --help' shows the usage"),
+    (["frob"], "No such command 'frob'; 'dormice --help' shows the usage"),
+    (["gate"], "No such command 'gate'. Did you mean 'gates'?; 'dormice --help' shows the usage"),
+    (["list", "--kind"], "Option '--kind' requires an argument; 'dormice list --help' shows the usage"),
+    (["list", "--json=yes"], "Option '--json' does not take a value; 'dormice list --help' shows"),
+    (
+        ["start", "echo", "1", "--payload", "@"],
+        "Invalid value for '--payload': names no file behind the @; write @FILE; 'dormice",
+    ),
+    (["gates", "lits"], "No such command 'lits'. Did you mean 'list'?; 'dormice gates --help'"),
+    (["list", "--fast"], "No such option '--fast'. (Did you mean one of: '--exact'"),
+    (["gates", "--jsn"], "No such option '--jsn'. (Did you mean one of: '--json'"),
+    (["start", "echo", "1", "--due-at", LATER], "No such option '--due-at'. (Did you mean one of: "),
+    (["gates", "list", "all"], "Got unexpected extra argument (all); 'dormice gates list --help' shows the usage"),
+    (["list", "--lan=short"], "No such option '--lan'. Did you mean '--lane'?; 'dormice list --help' shows"),
+    (
+        ["list", "--lane", "shrot"],
+        "Invalid value for '--lane': 'shrot' is not one of 'short', 'medium', 'long'; 'dormice list --help' shows",
+    ),
+    (["start", "echo"], "Missing argument 'ID'; 'dormice start --help' shows the usage"),
     (["start", "Echo", "1"], "kind: is 'Echo'; use lower-case letters"),
     (["start", "echo", ""], "id: is empty; give 1 to 200 bytes"),
     (["start", "echo", "a\nb"], "id: has the control character"),
@@ -156,48 +163,63 @@ WRONG: list[tuple[list[str], str]] = [
         ["start", "alien", "1"],
         "kind: no handler for 'alien' is loaded; loaded: celery, dormice-canary, echo, http, ledger",
     ),
-    (["start", "echo", "1", "--payload", "{"], "argument --payload: is no JSON"),
+    (["start", "echo", "1", "--payload", "{"], "Invalid value for '--payload': is no JSON"),
     (
         ["start", "echo", "1", "--payload", "@none.json"],
-        "argument --payload: names file 'none.json', which can't be read",
+        "Invalid value for '--payload': names file 'none.json', which can't be read",
     ),
     (["start", "echo", "1", "--payload", f'"{"x" * 4095}"'], "payload: is 4097 bytes of JSON, the limit is 4096"),
-    (["start", "echo", "1", "--scheduled-at", "8pm"], "argument --scheduled-at/--at: is '8pm', no moment; write"),
+    (
+        ["start", "echo", "1", "--scheduled-at", "8pm"],
+        "Invalid value for '--scheduled-at' / '--at': is '8pm', no moment; write",
+    ),
     (
         ["start", "echo", "1", "--scheduled-at", "2026-01-01T00:00:00"],
-        "argument --scheduled-at/--at: is '2026-01-01T00:00:00', which",
+        "Invalid value for '--scheduled-at' / '--at': is '2026-01-01T00:00:00', which",
     ),
-    (["start", "echo", "1", "--tolerance", "5"], "argument --tolerance: is '5', no duration; write for example 90s"),
+    (
+        ["start", "echo", "1", "--tolerance", "5"],
+        "Invalid value for '--tolerance': is '5', no duration; write for example 90s",
+    ),
     (
         ["start", "echo", "1", "--tolerance", "60d"],
         "tolerance_seconds: is 5184000.0; give seconds between 0 and 2592000",
     ),
     (
         ["start", "echo", "1", "--priority", "6"],
-        "argument --priority: is '6'; give a whole number from 1 (first) to 5 (last)",
+        "Invalid value for '--priority': is '6'; give a whole number from 1 (first) to 5 (last)",
     ),
-    (["start", "echo", "1", "--lane", "fast"], "argument --lane: invalid choice: 'fast'"),
+    (["start", "echo", "1", "--lane", "fast"], "Invalid value for '--lane': 'fast' is not one of 'short'"),
     (["start", "order", "1", "--payload", '{"items": [{"price": 0}]}', *ORDERS], "payload.items.0.price: should be"),
     (["show", "echo"], "KIND:ID is 'echo'; write KIND:ID, for example feed:42"),
     (["show", "a:1", "b", "c:3"], "KIND:ID is 'b'; write KIND:ID, for example feed:42"),
     (["explain", "a", "b", "c"], "KIND:ID is 'a'; write KIND:ID, for example feed:42"),
-    (["list", "--limit", "0"], "argument --limit: is '0'; give a whole number of at least 1"),
-    (["list", "--state", "asleep"], "argument --state: invalid choice: 'asleep'"),
+    (["list", "--limit", "0"], "Invalid value for '--limit': is '0'; give a whole number of at least 1"),
+    (["list", "--state", "asleep"], "Invalid value for '--state': 'asleep' is not one of 'active'"),
     (["now"], "now: name messages as KIND:ID, or select them with --kind"),
     (["now", "echo:1", "nonsense"], "KIND:ID is 'nonsense'; write KIND:ID"),
     (["now", "-", "echo:1"], "KIND:ID: '-' reads all names from standard input and stands alone"),
     (["stop", "echo:1", "--kind", "echo"], "stop: messages and a filter are given; use one of the two"),
     (["stop", "--everything", "--kind", "echo"], "stop: name messages as KIND:ID, or select them with --kind"),
-    (["reschedule", "echo:1"], "the following arguments are required: --due-at/--at"),
-    (["reprioritize", "echo:1", "--priority", "high"], "argument --priority: is 'high'; give a whole number"),
+    (["reschedule", "echo:1"], "Missing option '--due-at' / '--at'"),
+    (
+        ["reprioritize", "echo:1", "--priority", "high"],
+        "Invalid value for '--priority': is 'high'; give a whole number",
+    ),
     (["revise", "echo:1", "--payload", f'"{"x" * 5000}"'], "payload: is 5002 bytes of JSON, the limit is 4096"),
-    (["spark"], "the following arguments are required: COMMAND; 'dormice spark --help' shows the usage"),
+    (["spark"], "Missing command; 'dormice spark --help' shows the usage"),
     (["parked", "drop", "a:1", "--kind", "a"], "parked drop: messages and a filter are given; use one of the two"),
-    (["worker", "--drain-seconds", "nan"], "argument --drain-seconds: is 'nan'; give a number, for example 30"),
-    (["worker", "--health-port", "70000"], "argument --health-port: is '70000'; give a port from 0 to 65535"),
+    (["worker", "--drain-seconds", "nan"], "--drain-seconds: is nan; write for example 30"),
+    (
+        ["worker", "--health-port", "70000"],
+        "Invalid value for '--health-port': is '70000'; give a port from 0 to 65535",
+    ),
     (["worker", "--set", "webhook_key_file=/none"], "webhook_key_file: /none can't be read (No such file"),
-    (["dev", "--sync", "off"], "argument --sync: invalid choice: 'off' (choose from 'normal', 'full')"),
-    (["settings", "--set", "in_flight"], "argument --set: is 'in_flight'; write NAME=VALUE, for example in_flight=16"),
+    (["dev", "--sync", "off"], "Invalid value for '--sync': 'off' is not one of 'normal', 'full'"),
+    (
+        ["settings", "--set", "in_flight"],
+        "Invalid value for '--set': is 'in_flight'; write NAME=VALUE, for example in_flight=16",
+    ),
     (["settings", "--set", "pace=1"], "pace (from flag): no such setting; did you mean patience?"),
     (["--set", "in_flight=many", "settings"], "in_flight (from flag): is 'many'; write a whole number"),
     (["settings", "--config", "none.toml"], "config: there is no file none.toml; give the path of a TOML file"),

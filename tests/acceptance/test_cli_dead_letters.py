@@ -167,10 +167,10 @@ async def test_named_letters_are_replayed_and_dropped(
 
 
 WRONG: list[tuple[list[str], str]] = [
-    (["list"], "the following arguments are required: TOPIC"),
-    (["show", "t"], "the following arguments are required: PARTITION/OFFSET"),
-    (["show", "t", "5"], "argument PARTITION/OFFSET: is '5'; write PARTITION/OFFSET, for example 0/42"),
-    (["list", "t", "--partition", "-1"], "argument --partition: "),
+    (["list"], "Missing argument 'TOPIC'"),
+    (["show", "t"], "Missing argument 'PARTITION/OFFSET...'"),
+    (["show", "t", "5"], "Invalid value for 'PARTITION/OFFSET...': is '5'; write PARTITION/OFFSET, for example 0/42"),
+    (["list", "t", "--partition", "-1"], "Invalid value for '--partition': "),
     (["drop", "t", "0/1", "--key", "a"], "dead-letters drop: letters and a filter are given; use one of the two"),
     (["list", "t", "--servers", "nowhere"], "kafka_servers: 'nowhere' is no address; write HOST:PORT"),
 ]

@@ -47,7 +47,7 @@ async def test_what_is_due_is_told_with_what_is_too_much(run: Run, tmp_path: Pat
     ("arguments", "sentence"),
     [
         (("--hours", "0"), "--hours: is 0; give a number above 0, at most 8784"),
-        (("--hours", "nan"), "argument --hours: is 'nan'; give a number"),
+        (("--hours", "nan"), "Invalid value for '--hours': is 'nan'; give a number"),
         (("--sample", "-1"), "--sample: is -1; give a number of packs, or 0 for all"),
         (("--capacity", "fast=3"), "--capacity: 'fast=3' is no LANE=N with a lane of short, medium, long"),
         (("--capacity", "short=nan"), "--capacity: 'short=nan' is no LANE=N"),

@@ -60,7 +60,7 @@ async def _lines(run: Run) -> int:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("close",), "the following arguments are required: GATE"),
+        (("close",), "Missing argument 'GATE'"),
         (("close", ""), "gate: '' names no gate; give 1 to 300 bytes without control characters"),
         (("open", "a\nb"), "gate: 'a\\nb' names no gate"),
         (("close", "mail", "--for", "0s"), "--for: is 0.0 s, which is less than a second away; correct it, or leave"),
@@ -69,8 +69,8 @@ async def _lines(run: Run) -> int:
             ("close", "mail", "--until", "2020-01-01T00:00:00Z"),
             "--until: is 2020-01-01 00:00:00 UTC, which has passed; correct it, or leave it out",
         ),
-        (("close", "mail", "--until", "+1h", "--for", "1h"), "argument --for: not allowed with argument --until"),
-        (("close", "mail", "--for", "long"), "argument --for: is 'long', no duration"),
+        (("close", "mail", "--until", "+1h", "--for", "1h"), "--until: goes on without --for; leave one of them out"),
+        (("close", "mail", "--for", "long"), "Invalid value for '--for': is 'long', no duration"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(run: Run, arguments: tuple[str, ...], sentence: str) -> None:

@@ -79,7 +79,7 @@ def test_a_lane_that_does_not_exist_is_refused() -> None:
         (("limits", "--reserve", "2"), "--reserve: is 2.0; give a number from 0 to 0.95"),
         (("limits", "--quiet", "9d"), "--quiet: is 777600.0; give a number from 0.5 to 3600"),
         (("limits", "--pack-messages", "9000"), "--pack-messages: is 9000; give a number from 1 to 500"),
-        (("on", "--lane", "fast"), "argument --lane: invalid choice: 'fast'"),
+        (("on", "--lane", "fast"), "Invalid value for '--lane': 'fast' is not one of"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(run: Run, arguments: tuple[str, ...], sentence: str) -> None:

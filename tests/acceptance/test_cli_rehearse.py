@@ -123,12 +123,12 @@ WRONG = {
     "1.csv": (SOME, ("--policy", "sometimes"), "--policy: there is none 'sometimes'; give fixed:INTERVAL"),
     "2.csv": (SOME, ("--policy", "optimum"), "--policy: optimum is a reference, which is there in any case"),
     "3.csv": (SOME, ("--policy", "fixed:1h", "--policy", "fixed:1h"), "--policy: fixed:1h is given twice"),
-    "4.csv": (SOME, ("--budget", "0"), "argument --budget: is '0'; give visits in all, like 1000000, or a day"),
-    "5.csv": (SOME, ("--budget", "9/week"), "argument --budget: is '9/week'; give visits in all"),
+    "4.csv": (SOME, ("--budget", "0"), "Invalid value for '--budget': is '0'; give visits in all"),
+    "5.csv": (SOME, ("--budget", "9/week"), "Invalid value for '--budget': is '9/week'; give visits in all"),
     "6.csv": (SOME, ("--budget", "1/day"), "--budget: 1/day is no visit in the time that is measured; give more"),
     "7.csv": (SOME, ("--warm-up", "2h"), "--warm-up: leaves no time to measure"),
     "8.csv": (SOME, ("--png", "nowhere/x.png"), "--png: there is no folder nowhere; make it, or name another file"),
-    "9.csv": (SOME, ("--html", "."), ".: Is a directory; correct that and try again"),
+    "9.csv": (SOME, ("--html", "."), "Invalid value for '--html': File '.' is a directory"),
 }
 
 
@@ -146,7 +146,7 @@ async def test_wrong_input_is_refused_in_one_sentence(run: Run, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("generate", "h.csv", "--pages", "0"), "argument --pages: is '0'; give a whole number of at least 1"),
+        (("generate", "h.csv", "--pages", "0"), "Invalid value for '--pages': is '0'; give a whole number"),
         (("generate", "h.csv", "--rhythm", "2"), "--rhythm: is 2.0; give a number from 0 to 1"),
         (("generate", "h.csv", "--per-day", "0"), "--per-day: is 0.0; give a number from 1e-06 to 100,000"),
         (("generate", "h.csv", "--length", "20000d"), "--length: is 20000 days, 0:00:00; give more than nothing"),

@@ -57,8 +57,8 @@ async def test_rows_are_prepared_started_reconciled_and_reported(run: Run, rows:
         (("prepare", "rows.csv", "m", "--kind", "nobody"), "--kind: no handler for 'nobody' is loaded"),
         (("prepare", "rows.csv", "m", "--kind", "echo", "--conf", "x"), "--conf: is 'x'; write NAME=VALUE"),
         (("prepare", "rows.csv", "m", "--kind", "echo", "--conf", "spark.speculation=true"), "spark.speculation: "),
-        (("prepare", "rows.csv", "m", "--kind", "echo", "--partitions", "0"), "argument --partitions: "),
-        (("start", "m", "--tasks", "many"), "argument --tasks: "),
+        (("prepare", "rows.csv", "m", "--kind", "echo", "--partitions", "0"), "Invalid value for '--partitions': "),
+        (("start", "m", "--tasks", "many"), "Invalid value for '--tasks': "),
     ],
 )
 async def test_what_can_not_work_is_told_in_one_sentence(

@@ -123,4 +123,4 @@ async def test_a_time_to_wait_that_is_none_is_refused(run: Run) -> None:
     ran = await run("start", "echo", "a", "--wait=soon")
 
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("dormice: argument --wait: is 'soon', no duration; write for example 90s")
+    assert ran.err.startswith("dormice: Invalid value for '--wait': is 'soon', no duration; write for example 90s")

@@ -152,8 +152,8 @@ async def test_on_a_terminal_a_board_takes_the_screen_and_gives_it_back(
     ("arguments", "sentence"),
     [
         (("--interval", "100ms"), "--interval: is 0.1 s; give 500ms to 1h"),
-        (("--interval", "often"), "argument --interval: is 'often', no duration"),
-        (("--stat", "parked"), "unrecognized arguments: --stat, did you mean '--state'?"),
+        (("--interval", "often"), "Invalid value for '--interval': is 'often', no duration"),
+        (("--stat", "parked"), "No such option '--stat'. (Did you mean one of: '--set', '--state'?)"),
     ],
 )
 async def test_what_can_not_be_watched_is_told(run: Run, arguments: tuple[str, ...], sentence: str) -> None:

@@ -395,7 +395,7 @@ async def _is_counted(crawler: Crawler, params: wire.CountUrlParams, minimum: in
         (["--listen", "192.0.2.1:7071"], "--listen: 192.0.2.1:7071 can't be opened (Cannot assign requested address)"),
         (["--kind", "No kind"], "--kind: is 'No kind'; give lower-case letters, digits"),
         (["--kind", "echo"], "--kind: echo has a handler, which would not get its messages; give another kind"),
-        (["--packs", "0"], "argument --packs: is '0'; give a whole number of at least 1"),
+        (["--packs", "0"], "Invalid value for '--packs': is '0'; give a whole number of at least 1"),
         (["--packs", "1000001"], "--packs: is 1000001; give a number from 1 to 1,000,000"),
         (["--drain-seconds", "0"], "--drain-seconds: is 0; give seconds above 0, at most 3600"),
     ],

@@ -104,7 +104,7 @@ def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> Non
     """`dormice --help`, `--version` and `handlers` need neither the source tree nor the extras."""
     command = str(elsewhere / "dormice")
 
-    assert "usage: dormice" in run(command, "--help", cwd=elsewhere)
+    assert "Usage: dormice" in run(command, "--help", cwd=elsewhere)
     assert run(command, "--version", cwd=elsewhere) == f"dormice {VERSION}\n"
     listed = run(command, "handlers", "--json", cwd=elsewhere)
     assert '"echo"' in listed
@@ -172,10 +172,10 @@ def test_without_the_extras_the_other_commands_are_there(spine: Path) -> None:
     assert words - listed == COMMANDS_OF_EXTRAS
     for word in words - COMMANDS_OF_EXTRAS:
         explained = run_in_spine(spine, "-m", "starter", word, "--help")
-        assert explained.stdout.startswith(f"usage: dormice {word}"), explained.stderr
+        assert explained.stdout.startswith(f"Usage: dormice {word}"), explained.stderr
 
     assert "rehearse" not in run_in_spine(spine, "-m", "starter", "spark", "--help").stdout
-    assert "invalid choice: 'serve'" in run_in_spine(spine, "-m", "starter", "serve").stderr
+    assert "No such command 'serve'" in run_in_spine(spine, "-m", "starter", "serve").stderr
 
 
 def test_without_the_extras_every_other_module_can_be_imported(spine: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 PRELOADED = (
     *("aiokafka", "temporalio.client", "temporalio.worker"),
-    *("starter.cli.main", "starter.cli.parser", "starter.control", "worker.run"),
+    *("starter.cli.main", "starter.cli.program", "starter.control", "worker.run"),
 )
 REQUEST_MAX = 1 << 17
 """Bytes; the kernel hands a message of this size over in one piece."""
@@ -54,7 +54,8 @@ def serve(address: Path) -> NoReturn:
     """Import the program, then fork for each connection; ends when its parent watch ends it."""
     for module in PRELOADED:
         importlib.import_module(module)
-    sys.modules["starter.cli.parser"].build_parser()  # imports the modules of all commands
+    for _ in sys.modules["starter.cli.program"].walk():  # imports the modules of all commands
+        pass
 
     with socket.socket(socket.AF_UNIX) as listener:
         unfinished = address.with_suffix(".new")

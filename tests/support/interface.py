@@ -18,7 +18,7 @@ from shared.messages.signals import VERBS
 from shared.settings import CLIENT_VARIABLES, Settings, describe_settings
 from shared.telemetry.metrics import PUBLISHED_METRICS, WORKER_METRICS
 from shared.temporal.search_attributes import REQUIRED
-from starter.cli.parser import build_parser
+from starter.cli.program import walk
 from starter.extras.outbox.table import OutboxTable
 from starter.extras.web.documents import Installation
 from starter.extras.web.serving.application import list_operations
@@ -36,7 +36,6 @@ QUERIES = {MessageWorkflow: ("status", "explain"), PackWorkflow: ("status", "exp
 """Those that docs/web-ui.md and docs/sdk-examples.md name; what else a pack answers is between its own parts."""
 
 OF_PYTHON = {*dir(SimpleNamespace), *dir(tuple), *dir(OSError)}
-OPTIONS = re.compile(r"^ +(-\w, )?(--[\w-]+)", re.MULTILINE)
 STATE = MessageState("kind", "id", "short", 0.0, 0.0)
 
 
@@ -70,10 +69,11 @@ def _list_signals() -> Iterator[str]:
 
 
 def _list_commands() -> Iterator[str]:
-    parser, commands = build_parser()
-    for each in (parser, *commands.leaves):
-        yield each.prog
-        yield from (f"{each.prog} {option}" for _, option in OPTIONS.findall(each.format_help()))
+    for each in walk():
+        yield each.command_path
+        for parameter in each.command.get_params(each):
+            names = (*parameter.opts, *parameter.secondary_opts)
+            yield from (f"{each.command_path} {name}" for name in names if name.startswith("--"))
 
 
 def _list_requests() -> Iterator[str]:

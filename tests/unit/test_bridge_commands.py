@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import InvalidSetting
 from starter.cli.messages import start
-from starter.cli.parser import build_parser
+from starter.cli.program import parse, program
 from starter.cli.records import bridge, bridge_status
 
 
@@ -26,26 +26,32 @@ from starter.cli.records import bridge, bridge_status
 )
 def test_a_topic_called_status_stays_within_reach(line: str, command: ModuleType, topics: list[str]) -> None:
     """Only as the first word it is the command."""
-    args = build_parser()[0].parse_args(line.split())
+    typed = parse(program, "dormice", line.split())
 
-    assert (args.run.__module__, args.topics) == (command.__name__, topics)
+    assert (typed.run.__module__, [*typed.args.topics]) == (command.__name__, topics)
 
 
 def test_the_two_words_mean_nothing_elsewhere() -> None:
     """A message may be called like that."""
-    assert build_parser()[0].parse_args(["start", "bridge", "status"]).run.__module__ == start.__name__
+    assert parse(program, "dormice", ["start", "bridge", "status"]).run.__module__ == start.__name__
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("bridge status", "the following arguments are required: TOPIC"),
-        ("bridge status t --bridge 8080", "argument --bridge: is '8080'; write HOST:PORT, for example localhost:8080"),
-        ("bridge status t --bridge h:0", "argument --bridge: is 'h:0'; write HOST:PORT, for example localhost:8080"),
-        ("bridge t --health-port x", "argument --health-port: is 'x'; give a port from 0 to 65535"),
+        ("bridge status", "Missing argument 'TOPIC...'"),
+        (
+            "bridge status t --bridge 8080",
+            "Invalid value for '--bridge': is '8080'; write HOST:PORT, for example localhost:8080",
+        ),
+        (
+            "bridge status t --bridge h:0",
+            "Invalid value for '--bridge': is 'h:0'; write HOST:PORT, for example localhost:8080",
+        ),
+        ("bridge t --health-port x", "Invalid value for '--health-port': is 'x'; give a port from 0 to 65535"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence(line: str, sentence: str) -> None:
     """With the command whose help shows the usage."""
     with pytest.raises(InvalidSetting, match=f"^{re.escape(sentence)}; 'dormice bridge"):
-        build_parser()[0].parse_args(line.split())
+        parse(program, "dormice", line.split())

@@ -126,8 +126,8 @@ def test_what_is_not_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["up", "--shards", "0"], 2, "--shards: is '0'; give a whole number of at least 1"),
-        (["sideways"], 2, "invalid choice: 'sideways'"),
+        (["up", "--shards", "0"], 2, "'--shards': is '0'; give a whole number of at least 1"),
+        (["sideways"], 2, "No such command 'sideways'"),
         (["status"], 1, ""),
         (["down"], 0, "down"),
     ],

@@ -9,13 +9,17 @@ import pytest
 
 from shared.errors import Misconfigured
 from starter.cli.main import run
-from starter.cli.parser import ENTRY_POINT_GROUP, HELP_ORDER, build_parser
+from starter.cli.program import ENTRY_POINT_GROUP, HELP_ORDER, parse, program, walk
 
 WORDS = {point.name.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
 GREETING = '''
-def add(commands):
-    """Add a command, as each of dormice's own modules does."""
-    commands.add("greet", lambda args, settings: print("hello") or 0, "say hello", prints_data=False)
+from starter.cli.program import program
+
+@program.command("greet", prints_data=False)
+def run(args, settings):
+    """Say hello."""
+    print("hello")
+    return 0
 '''
 
 
@@ -34,10 +38,10 @@ def install(site: Path, name: str, *commands: str) -> None:
     (folder / "entry_points.txt").write_text("\n".join((f"[{ENTRY_POINT_GROUP}]", *commands, "")))
 
 
-def read_refusal(word: str = "") -> str:
-    """Give the sentence that a parser is refused with."""
+def read_refusal(*words: str) -> str:
+    """Give the sentence that a command line is refused with."""
     with pytest.raises(Misconfigured) as caught:
-        build_parser(word)
+        parse(program, "dormice", words)
     return str(caught.value)
 
 
@@ -48,19 +52,19 @@ def test_help_has_a_place_for_each_command() -> None:
 
 @pytest.mark.parametrize("word", sorted(WORDS))
 def test_a_command_is_found_by_its_first_word(word: str) -> None:
-    """The entry points of a word bring all that begins with it, as those of all words do together."""
-    alone = [leaf.prog for leaf in build_parser(word)[1].leaves]
-    among_all = [leaf.prog for leaf in build_parser()[1].leaves]
+    """Each command that begins with it is run by its name, and explains itself."""
+    names = [each.command_path.split()[1:] for each in walk()]
 
-    assert [prog for prog in alone if prog.split()[1] == word] == [p for p in among_all if p.split()[1] == word] != []
+    for words in [name for name in names if name[:1] == [word]]:
+        assert parse(program, "dormice", [*words, "--help"]) == 0
 
 
 def test_a_command_loads_no_other_one() -> None:
     """So it begins sooner, and goes on when another one is broken."""
     code = (
         "import sys\n"
-        "from starter.cli.parser import build_parser\n"
-        "build_parser('show')\n"
+        "from starter.cli.program import parse, program\n"
+        "parse(program, 'dormice', ['show', 'echo:1'])\n"
         "print(sorted(name for name in sys.modules if name.startswith('starter.cli.messages.')))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -74,7 +78,7 @@ def test_another_distribution_brings_a_command(site: Path, capsys: pytest.Captur
     (site / "dm_greeting.py").write_text(GREETING)
     install(site, "dm_greetings", "greet = dm_greeting")
 
-    assert build_parser()[1].leaves[-1].prog == "dormice greet"
+    assert [*walk()][-1].command_path == "dormice greet"
     assert (run(["greet"]), capsys.readouterr().out) == (0, "hello\n")
 
 
@@ -82,8 +86,8 @@ def test_a_broken_command_disturbs_no_other_one(site: Path) -> None:
     """It is named where it is asked for, or where all are."""
     install(site, "dm_broken", "greet = dm_absent")
 
-    assert build_parser("show")[1].leaves
-    for word in ("greet", ""):
+    assert parse(program, "dormice", ["show", "echo:1"])
+    for word in ("greet", "--help"):
         refusal = read_refusal(word)
         assert refusal.startswith("entry point greet = dm_absent can't be loaded (ModuleNotFoundError(")
 

@@ -14,7 +14,7 @@ from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.messages.timespan import parse_duration
 from shared.settings import describe_settings, load_settings
 from shared.temporal.search_attributes import REQUIRED
-from starter.cli.parser import build_parser
+from starter.cli.program import parse, program
 from starter.local import visibility_indexes as slim
 from starter.local.embedded import DYNAMIC_CONFIG
 from tests.support import watching
@@ -85,12 +85,11 @@ def test_services_wait_for_what_they_need() -> None:
 def test_a_process_of_ours_has_arguments_and_settings_that_exist(name: str) -> None:
     """Understood by the real parser and settings, healthy where it is asked, with time to drain and no rights."""
     service = SERVICES[name]
-    args = build_parser()[0].parse_args(service["command"])
+    args = parse(program, "dormice", service["command"]).args
     given = service["environment"]
     settings = load_settings(environ=given)
     ours = {setting for setting, _, _ in describe_settings()}
 
-    assert callable(args.run)
     assert set(given) <= ours | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
     assert f"http://127.0.0.1:{args.health_port}/readyz" in service["healthcheck"]["test"][-1]
     assert parse_duration(service["stop_grace_period"]).total_seconds() >= args.drain_seconds + PATIENCE_SECONDS
@@ -108,9 +107,9 @@ def test_what_the_bridge_consumes_is_made_and_where() -> None:
     kafka = SERVICES["kafka"]["environment"]
     making = SERVICES["kafka-topics"]
     address = bridge["environment"]["DORMICE_KAFKA_SERVERS"]
-    topics = build_parser()[0].parse_args(bridge["command"]).topics
+    topics = parse(program, "dormice", bridge["command"]).args.topics
 
-    assert making["command"][making["command"].index("--topic") + 1 :][:1] == topics
+    assert making["command"][making["command"].index("--topic") + 1 :][:1] == [*topics]
     assert making["entrypoint"][-1] == address
     assert f"INSIDE://{address}" in kafka["KAFKA_ADVERTISED_LISTENERS"].split(",")
 

@@ -1,7 +1,6 @@
 """The documentation says what is true: links, commands, settings, signatures and tables match the code."""
 
 import ast
-import contextlib
 import inspect
 import itertools
 import json
@@ -36,8 +35,10 @@ from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
 from starter.bridge.offsets import Partition
 from starter.bridge.pending_record import PendingRecord, RecordSpans
+from starter.cli.arguments import Invocation
 from starter.cli.operations.doctor import CODES
-from starter.cli.parser import build_parser
+from starter.cli.program import parse as parse_words
+from starter.cli.program import program, walk
 from starter.extras.rehearsal.page import COLUMNS
 from starter.extras.rehearsal.policies import Visit
 from starter.extras.rehearsal.references import REFERENCES
@@ -143,12 +144,10 @@ def test_every_command_that_is_shown_is_understood() -> None:
     """Whole command lines of the examples go through the real parser."""
     command = re.compile(r"^ *(?:\$|>?  )(?: \w+=\S+)* (dormice [^|&\n]*)", re.MULTILINE)
     shown = [line for block in blocks("console") for line in command.findall(block)]
-    parser, _ = build_parser()
 
     assert len(shown) > 20
-    for line in shown:
-        with contextlib.suppress(SystemExit):  # --version leaves; a complaint is another error
-            assert callable(parser.parse_args(shlex.split(line)[1:]).run), line
+    for line in shown:  # --version gives its exit code; a complaint is an error
+        assert isinstance(parse_words(program, "dormice", shlex.split(line)[1:]), Invocation | int), line
 
 
 def test_a_block_for_moving_in_ends_at_its_first_failure(tmp_path: Path) -> None:
@@ -171,8 +170,7 @@ def test_a_block_for_moving_in_ends_at_its_first_failure(tmp_path: Path) -> None
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_that_is_mentioned_exists(page: str) -> None:
     """Commands and options in running text are ones of the command line, or of the programs for moving in."""
-    _, commands = build_parser()
-    options = {leaf.prog: set(re.findall(r"--[\w-]+", leaf.format_help())) for leaf in commands.leaves}
+    options = {each.command_path: set(re.findall(r"--[\w-]+", each.get_help())) for each in walk()}
     programs = "".join(path.read_text("utf-8") for path in (ROOT / "examples" / "moving_in").glob("*.py"))
     options["examples.moving_in"] = set(re.findall(r'"(--[\w-]+)"', programs))
     mentions = re.findall(r"`(?:[A-Z_]+=\S+ )*(dormice(?: [^`]+)?|--[a-z][^`]*)`", prose(page))
@@ -381,9 +379,8 @@ def _write(span: timedelta | None) -> str:
 
 def test_what_listens_does_so_on_loopback_unless_asked() -> None:
     """The options that say where, and the settings that open something at all."""
-    parser, _ = build_parser()
     hosts = [
-        getattr(parser.parse_args(words), name)
+        getattr(parse_words(program, "dormice", words).args, name)
         for words, name in (
             (["worker"], "health_host"),
             (["bridge", "topic"], "health_host"),
@@ -393,7 +390,7 @@ def test_what_listens_does_so_on_loopback_unless_asked() -> None:
     ]
 
     assert set(hosts) == {"127.0.0.1"}
-    assert parser.parse_args(["worker"]).health_port is None
+    assert parse_words(program, "dormice", ["worker"]).args.health_port is None
     assert Settings().telemetry_prometheus == Settings().telemetry_otlp == ""
 
 

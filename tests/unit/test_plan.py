@@ -207,11 +207,11 @@ def show_figure(figure: Figure) -> str:
         ("--messages 0 --mean-interval 1d", "--messages: is 0; give a number from 1 to 1,000,000,000,000"),
         (
             "--messages ten --mean-interval 1d",
-            "--messages: is 'ten'; give a whole number, like 10000000, 10_000_000 or 10M",
+            "'--messages': is 'ten'; give a whole number, like 10000000, 10_000_000 or 10M",
         ),
         (
             "--messages 1k --mean-interval 10",
-            "--mean-interval: is '10', no duration; write for example 90s, 15m, 6h or 2d",
+            "'--mean-interval': is '10', no duration; write for example 90s, 15m, 6h or 2d",
         ),
         ("--messages 1k --mean-interval 500ms", "--mean-interval: is 0.5 s; give a time from 1.0 s to 3653 d"),
         (
@@ -225,7 +225,7 @@ def show_figure(figure: Figure) -> str:
             "--messages 1k --mean-interval 1d --pack-messages 1M",
             "--pack-messages: is 1,000,000; give a number from 1 to 5,000",
         ),
-        ("--mean-interval 1d", "the following arguments are required: --messages"),
+        ("--mean-interval 1d", "Missing option '--messages'"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(

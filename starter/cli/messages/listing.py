@@ -1,18 +1,20 @@
 """The command `list`."""
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
+
+from click import option
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE, UNREACHABLE
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
+from starter.cli.arguments import COUNT, Arguments, due_before_option, filter_options, read_filter
 from starter.cli.connection import open_client
 from starter.cli.interruption import run_until_signal
 from starter.cli.messages.following import Following
+from starter.cli.program import program
 from starter.local.terminal import describe_distance, echo_err, print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,16 +37,15 @@ and ends between two looks is not seen. Of more than 1,000 messages it follows t
 begun is; "seen" is then one that was not there before."""
 
 
-def add(commands: Commands) -> None:
-    parser = commands.add("list", _run, "list messages, newest start first; the index may lag a little", EPILOG)
-    add_filter(parser)
-    parser.add_argument("--limit", **COUNT, help=f"most messages to list ({LIMIT})")
-    parser.add_argument("--count", action="store_true", help="only count them; beyond 200 packs about")
-    parser.add_argument("--follow", "-f", action="store_true", help="print what comes, changes or ends, until Ctrl-C")
-    parser.add_argument("--exact", action="store_true", help="with --count: ask every pack, which needs workers")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("list", epilog=EPILOG)
+@filter_options
+@due_before_option
+@option("--limit", **COUNT, help=f"most messages to list ({LIMIT})")
+@option("--count", is_flag=True, help="only count them; beyond 200 packs about")
+@option("--follow", "-f", is_flag=True, help="print what comes, changes or ends, until Ctrl-C")
+@option("--exact", is_flag=True, help="with --count: ask every pack, which needs workers")
+async def run(args: Arguments, settings: Settings) -> int:
+    """List messages, newest start first; the index may lag a little."""
     from starter.control import Control
     from starter.steering.status.listing import describe_left_out
 
@@ -78,7 +79,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     return UNREACHABLE if left_out else FINE
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: Arguments) -> None:
     if args.exact and not args.count:
         raise InvalidSetting("--exact: goes with --count; a list is always exact")
     if args.follow and (args.count or args.limit):
@@ -86,7 +87,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidSetting(f"--follow: goes on without {other}; leave one of them out")
 
 
-async def _follow(client: "Client", control: "Control", settings: Settings, args: argparse.Namespace) -> None:
+async def _follow(client: "Client", control: "Control", settings: Settings, args: Arguments) -> None:
     from starter.steering.packs.packs import Packs
     from starter.steering.pages import MessagePages
 
@@ -94,7 +95,7 @@ async def _follow(client: "Client", control: "Control", settings: Settings, args
     await Following(control, pages, args.json).run()
 
 
-async def _count(control: "Control", selection: "Selection", args: argparse.Namespace) -> int:
+async def _count(control: "Control", selection: "Selection", args: Arguments) -> int:
     from starter.steering.stored.memo_counts import MessageCount
 
     found = MessageCount(await control.count(selection)) if args.exact else await control.estimate(selection)

@@ -1,6 +1,5 @@
 """The command `load`."""
 
-import argparse
 import asyncio
 import contextlib
 import functools
@@ -10,14 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+from click import Choice, argument, option
+
 from shared.errors import InvalidSetting
 from shared.exit import FINE, INTERRUPTED, PARTLY, WRONG
 from shared.messages.json_value import encode_json
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
-from starter.cli.arguments import Commands, add_row_mapping, read_row_mapping
+from starter.cli.arguments import FILE, Arguments, read_row_mapping, row_mapping_options
 from starter.cli.connection import open_client, open_control
 from starter.cli.interruption import call_at_signals
+from starter.cli.program import program
 from starter.files.duplicates import DUPLICATE_RULES
 from starter.files.progress import Progress, open_progress
 from starter.local.terminal import echo_err, plural, print_json, print_table
@@ -73,23 +76,24 @@ message of these kinds. The server forgets a finished message after the namespac
 PLACES = ("alive", "finished", "stopped")
 
 
-def add(commands: Commands) -> None:
-    purpose = "start a message for every row of a file; running it again starts nothing twice"
-    parser = commands.add("load", _run, purpose, ROWS_HELP)
-    add = parser.add_argument
-    add("file", metavar="FILE", help="JSON, CSV or Parquet, also as .gz or .zst; - reads standard input")
-    add("--format", choices=("jsonl", "csv", "parquet"), help="by the file's suffix when left out; jsonl for -")
-    add("--restart-finished", action="store_true", help="start messages anew that have finished")
-    add("--upsert", action="store_true", help="change messages that are alive, and start anew those that have finished")
-    add("--rejects", metavar="FILE", type=Path, help="where refused rows go; FILE.rejects.jsonl when left out")
-    add("--duplicates", choices=DUPLICATE_RULES, help="which row counts; newest, or of a pipe first, when left out")
-    dry_help = "check all rows and write the refused ones, show the first three messages, start nothing"
-    add("--dry-run", action="store_true", help=dry_help)
-    add("--reconcile", action="store_true", help="say where the messages of the file are, start nothing")
-    add_row_mapping(parser)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("load", epilog=ROWS_HELP)
+@argument("file", type=click.Path(), help="JSON, CSV or Parquet, also as .gz or .zst; - reads standard input")
+@option("--format", type=Choice(("jsonl", "csv", "parquet")), help="by the file's suffix when left out; jsonl for -")
+@option("--restart-finished", is_flag=True, help="start messages anew that have finished")
+@option("--upsert", is_flag=True, help="change messages that are alive, and start anew those that have finished")
+@option("--rejects", **FILE, help="where refused rows go; FILE.rejects.jsonl when left out")
+@option(
+    "--duplicates", type=Choice(DUPLICATE_RULES), help="which row counts; newest, or of a pipe first, when left out"
+)
+@option(
+    "--dry-run",
+    is_flag=True,
+    help="check all rows and write the refused ones, show the first three messages, start nothing",
+)
+@option("--reconcile", is_flag=True, help="say where the messages of the file are, start nothing")
+@row_mapping_options
+def run(args: Arguments, settings: Settings) -> int:
+    """Start a message for every row of a file; running it again starts nothing twice."""
     from activities.registry import declared_packs, envelope_rules, load_registry
     from starter.files.load import Load, LoadOptions
     from starter.files.rows import RowSource
@@ -130,7 +134,7 @@ def _check_rejects(rejects: Path, file: Path) -> None:
 class _LoadRun:
     """One load on the command line, with its progress, interruption and summary."""
 
-    args: argparse.Namespace
+    args: Arguments
     settings: Settings
     source: "RowSource"
     load: "Load"

@@ -1,19 +1,21 @@
 """The commands about parked messages: list them, replay them, drop them."""
 
-import argparse
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from click import option
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE
 from shared.messages.placement import workflow_id
 from shared.messages.signals import RunNow, Signal, Stop
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands
+from starter.cli.arguments import COUNT, DURATION, Arguments, Group, join, section
 from starter.cli.connection import open_control
-from starter.cli.messages.sending import SignalRun, add_names
+from starter.cli.messages.sending import SignalRun, names_argument
+from starter.cli.program import program
 from starter.local.terminal import describe_moment, echo_err, print_items
 from starter.steering.selection import Selection
 
@@ -21,31 +23,22 @@ if TYPE_CHECKING:
     from starter.steering.status.listing import ListedMessage
 
 
-def add(commands: Commands) -> None:
-    purpose = "messages that failed for good: list, replay or drop them"
-    group = commands.add_group("parked", purpose, default="list")
-    parser = group.add("list", _run_list, "list parked messages with their reasons")
-    _add_filter(parser)
-    parser.add_argument("--limit", **COUNT, default=50, help="most messages to list (50)")
+in_filter = section("Filter")
+filter_options = join(
+    in_filter("--kind", help="messages of this kind"),
+    in_filter("--reason", metavar="TEXT", help="parked for a reason that holds this text; … in it stands for any text"),
+    in_filter("--older-than", **DURATION, help="parked longer ago than this, for example 2d"),
+)
 
-    for name, signal, purpose in (
-        ("replay", RunNow("replayed"), "run parked messages again, with fresh attempts"),
-        ("drop", Stop("dropped while parked"), "end parked messages for good"),
-    ):
-        parser = group.add(name, functools.partial(_run_verb, name, signal), purpose)
-        add_names(parser)
-        _add_filter(parser)
-        parser.add_argument("--yes", action="store_true", help="do it; without this, messages are only counted")
+parked = Group("parked", "Messages that failed for good: list, replay or drop them.", "list")
+program.add_command(parked)
 
 
-def _add_filter(parser: CommandParser) -> None:
-    add = parser.add_argument_group("filter").add_argument
-    add("--kind", help="messages of this kind")
-    add("--reason", metavar="TEXT", help="parked for a reason that holds this text; … in it stands for any text")
-    add("--older-than", **DURATION, help="parked longer ago than this, for example 2d")
-
-
-async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
+@parked.command("list")
+@filter_options
+@option("--limit", **COUNT, default=50, help="most messages to list (50)")
+async def run_list(args: Arguments, settings: Settings) -> int:
+    """List parked messages with their reasons."""
     control = await open_control(settings)
     found: list[ListedMessage] = []
     is_kept = _make_filter(args)
@@ -70,15 +63,24 @@ def _to_cells(listed: "ListedMessage") -> tuple[str, str, str]:
     return workflow_id(listed.kind, listed.id), describe_moment(listed.parked_at), listed.parked_reason
 
 
-def _make_filter(args: argparse.Namespace) -> "Callable[[ListedMessage], bool]":
+def _make_filter(args: Arguments) -> "Callable[[ListedMessage], bool]":
     from starter.steering.status.listing import ParkedSelection
 
     before = None if args.older_than is None else datetime.now(UTC) - args.older_than
     return ParkedSelection(reason=args.reason, before=before).keeps
 
 
-async def _run_verb(verb: str, signal: Signal, args: argparse.Namespace, settings: Settings) -> int:
+async def _run_verb(verb: str, signal: Signal, args: Arguments, settings: Settings) -> int:
     if args.ids and (args.kind or args.reason or args.older_than):
         raise InvalidSetting(f"parked {verb}: messages and a filter are given; use one of the two")
     parked = Selection(kind=args.kind, state="parked")
     return await SignalRun(verb, signal, args, "parked").run(settings, parked, _make_filter(args))
+
+
+for name, signal, purpose in (
+    ("replay", RunNow("replayed"), "Run parked messages again, with fresh attempts."),
+    ("drop", Stop("dropped while parked"), "End parked messages for good."),
+):
+    yes = option("--yes", is_flag=True, help="do it; without this, messages are only counted")
+    run = join(names_argument, filter_options, yes)(functools.partial(_run_verb, name, signal))
+    parked.command(name, help=purpose)(run)

@@ -1,16 +1,18 @@
 """The command `repair`."""
 
-import argparse
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from click import argument, option
 
 from shared.errors import MessageNotFound
 from shared.exit import FINE, PARTLY
 from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
 from shared.settings import Settings
-from starter.cli.arguments import Commands, read_name
+from starter.cli.arguments import Arguments, read_name
 from starter.cli.connection import open_client
+from starter.cli.program import program
 from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
@@ -28,16 +30,17 @@ if its task then fails again, each of them is left out in turn, to find the one 
 lost. The handler calls that followed that task are made once more, with the same version and idempotency key."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "bring back messages that stand still because their workflow's task fails"
-    add = commands.add("repair", _run, purpose, EPILOG).add_argument
-    what = "the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out"
-    add("names", metavar="KIND:ID", nargs="*", help=what)
-    add("--dry-run", action="store_true", help="only tell what stands still, and why")
-    add("--without-signals", action="store_true", help="leave out all signals that came since; each is told")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("repair", epilog=EPILOG)
+@argument(
+    "names",
+    metavar="[KIND:ID]...",
+    nargs=-1,
+    help="the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out",
+)
+@option("--dry-run", is_flag=True, help="only tell what stands still, and why")
+@option("--without-signals", is_flag=True, help="leave out all signals that came since; each is told")
+async def run(args: Arguments, settings: Settings) -> int:
+    """Bring back messages that stand still because their workflow's task fails."""
     from temporalio.service import RPCError
 
     from shared.temporal.connect import translate_rpc_error
@@ -72,7 +75,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     return code
 
 
-def _report(args: argparse.Namespace, failing: "FailingWorkflow", repaired: "RepairResult") -> None:
+def _report(args: Arguments, failing: "FailingWorkflow", repaired: "RepairResult") -> None:
     kept = repaired.kept
     left_out = repaired.left_out
     if args.json:

@@ -1,10 +1,11 @@
 """Sending: one signal to messages that are named or selected, with progress on the way and a summary at the end."""
 
-import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
+
+from click import argument
 
 from shared.errors import InvalidSetting, MessageNotFound
 from shared.exit import FINE, PARTLY, WRONG
@@ -12,7 +13,7 @@ from shared.messages.json_value import parse_json
 from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal
 from shared.settings import Settings
-from starter.cli.arguments import CommandParser, read_name
+from starter.cli.arguments import Arguments, read_name
 from starter.cli.connection import open_control
 from starter.local.terminal import echo_err, plural, print_json
 from starter.steering.selection import Selection
@@ -31,14 +32,13 @@ NAMES_HELP = "the messages; - reads them from standard input: a line each, KIND:
 NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
-def add_names(parser: CommandParser) -> None:
-    parser.add_argument("ids", metavar="KIND:ID", nargs="*", help=NAMES_HELP)
+names_argument = argument("ids", metavar="[KIND:ID]...", nargs=-1, help=NAMES_HELP)
 
 
 class SignalRun:
     """One signal on its way to many messages; named ones that are not in `state` are passed over."""
 
-    def __init__(self, verb: str, signal: Signal, args: argparse.Namespace, state: str | None = None) -> None:
+    def __init__(self, verb: str, signal: Signal, args: Arguments, state: str | None = None) -> None:
         from starter.steering.sender import SignalCounts
 
         self._verb = verb

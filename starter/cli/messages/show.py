@@ -1,7 +1,5 @@
 """The commands that show single messages: show and explain."""
 
-import argparse
-import functools
 import json
 import sys
 import time
@@ -9,13 +7,16 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from click import argument
+
 from shared.errors import MessageNotFound, RetryLater
 from shared.exit import FINE, code_of
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
-from starter.cli.arguments import CommandParser, Commands, read_name
+from starter.cli.arguments import Arguments, read_name
 from starter.cli.connection import open_client
-from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, wait_for_end
+from starter.cli.messages.waiting import EPILOG, explain_end, wait_for_end, wait_option
+from starter.cli.program import program
 from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_json
 
@@ -29,28 +30,35 @@ WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
 FINAL = ("done", "stop", "expired", "parked")
 """Decisions after which nothing is due."""
 
-
-def add(commands: Commands) -> None:
-    purpose = "show messages: where each stands and why, alive or finished"
-    add_wait(_add_names(commands.add("show", functools.partial(_run, _print_all, ()), purpose, EPILOG)))
-    purpose = "say why messages are due when they are: one sentence, and the last decisions"
-    _add_names(commands.add("explain", functools.partial(_run, _print_why, WHY), purpose)).set_defaults(wait=None)
+names_argument = argument(
+    "names", metavar="KIND:ID...", nargs=-1, required=True, help="the messages; for a single one, KIND ID works too"
+)
 
 
-def _add_names(parser: CommandParser) -> CommandParser:
-    help_text = "the messages; for a single one, KIND ID works too"
-    parser.add_argument("names", metavar="KIND:ID", nargs="+", help=help_text)
-    return parser
+@program.command("show", epilog=EPILOG)
+@names_argument
+@wait_option
+async def show(args: Arguments, settings: Settings) -> int:
+    """Show messages: where each stands and why, alive or finished."""
+    return await _print_each(_print_all, (), args, settings)
 
 
-async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
+@program.command("explain")
+@names_argument
+async def explain(args: Arguments, settings: Settings) -> int:
+    """Say why messages are due when they are: one sentence, and the last decisions."""
+    args.wait = None
+    return await _print_each(_print_why, WHY, args, settings)
+
+
+async def _print_each(print_text: Print, keys: Sequence[str], args: Arguments, settings: Settings) -> int:
     """Print each message; exit code 1 if one is not known, 3 if one can't be asked now, 4 or 5 as --wait says."""
     from starter.control import Control
     from starter.steering.message_view import to_document
     from starter.steering.status.web_ui import find_page, find_ui_address
 
     is_pair = len(args.names) == 2 and ":" not in args.names[0]
-    given = [":".join(args.names)] if is_pair else args.names
+    given = (":".join(args.names),) if is_pair else args.names
     names = [*map(read_name, given)]
     client = await open_client(settings)
     control = Control(client, settings)

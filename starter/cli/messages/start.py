@@ -1,18 +1,19 @@
 """The commands `start` and `upsert`."""
 
-import argparse
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from click import argument, option
+
 from shared.errors import MessageAlive
 from shared.exit import FINE, PARTLY
-from shared.lanes import LANES
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import DURATION, MOMENT, OFFSET, PAYLOAD, PRIORITY, CommandParser, Commands
+from starter.cli.arguments import DURATION, LANE, MOMENT, OFFSET, PAYLOAD, PRIORITY, Arguments, join, section
 from starter.cli.connection import open_client
-from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, to_cells, wait_for_end
+from starter.cli.messages.waiting import EPILOG, explain_end, to_cells, wait_for_end, wait_option
+from starter.cli.program import program
 from starter.local.terminal import describe_moment, echo_err, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,33 +27,27 @@ FIELDS = (
 )
 
 
-def add(commands: Commands) -> None:
-    _add_envelope(commands.add("start", _start, "start one message; one that has finished is started anew", EPILOG))
-    purpose = "start one message, or give it payload, lane, priority and due time if it is alive"
-    parser = commands.add("upsert", _upsert, purpose, EPILOG)
-    _add_envelope(parser)
-    add = parser.add_argument_group("conditions, without which it is changed whatever it is about to do").add_argument
-    add("--if-version", **OFFSET, help="only if it is alive and still at this version")
-    add("--if-due-before", **MOMENT, help="only if it is alive and due before then")
+envelope_options = join(
+    argument("kind", help="what handles it; 'dormice handlers' lists the kinds"),
+    argument("id", help="its name, 1 to 200 bytes, unique within the kind"),
+    option("--payload", **PAYLOAD, help="what its handler gets; @FILE reads it from a file"),
+    option("--lane", **LANE, help="the handler's own when left out"),
+    option("--scheduled-at", "--at", **MOMENT, help="next run, now when left out; +15m is fine"),
+    option("--expires-at", **MOMENT, help="when it ends, whatever it waits for; +3d is fine"),
+    option("--tolerance", **DURATION, help="how much later is fine, for example 10m"),
+    option("--priority", **PRIORITY, help="1 (first) to 5 (last); 3 when left out"),
+    option("--tenant", help="whose it is: tenants get fair shares of a busy lane"),
+    option("--correlation-id", metavar="ID", help="goes into every log line about it"),
+    option("--idempotency-key", metavar="KEY", help="the same key never does this twice, and stands for one body"),
+    wait_option,
+)
+in_conditions = section("Conditions, without which it is changed whatever it is about to do")
 
 
-def _add_envelope(parser: CommandParser) -> None:
-    add = parser.add_argument
-    add("kind", metavar="KIND", help="what handles it; 'dormice handlers' lists the kinds")
-    add("id", metavar="ID", help="its name, 1 to 200 bytes, unique within the kind")
-    add("--payload", **PAYLOAD, help="what its handler gets; @FILE reads it from a file")
-    add("--lane", choices=list(LANES), help="the handler's own when left out")
-    add("--scheduled-at", "--at", **MOMENT, help="next run, now when left out; +15m is fine")
-    add("--expires-at", **MOMENT, help="when it ends, whatever it waits for; +3d is fine")
-    add("--tolerance", **DURATION, help="how much later is fine, for example 10m")
-    add("--priority", **PRIORITY, help="1 (first) to 5 (last); 3 when left out")
-    add("--tenant", help="whose it is: tenants get fair shares of a busy lane")
-    add("--correlation-id", metavar="ID", help="goes into every log line about it")
-    add("--idempotency-key", metavar="KEY", help="the same key never does this twice, and stands for one body")
-    add_wait(parser)
-
-
-async def _start(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("start", epilog=EPILOG)
+@envelope_options
+async def start(args: Arguments, settings: Settings) -> int:
+    """Start one message; one that has finished is started anew."""
     control, envelope = await _open(args, settings)
     try:
         receipt = await control.start(envelope)
@@ -63,13 +58,18 @@ async def _start(args: argparse.Namespace, settings: Settings) -> int:
     return await _finish(args, control, receipt, envelope)
 
 
-async def _upsert(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("upsert", epilog=EPILOG)
+@envelope_options
+@in_conditions("--if-version", **OFFSET, help="only if it is alive and still at this version")
+@in_conditions("--if-due-before", **MOMENT, help="only if it is alive and due before then")
+async def upsert(args: Arguments, settings: Settings) -> int:
+    """Start one message, or give it payload, lane, priority and due time if it is alive."""
     control, envelope = await _open(args, settings)
     receipt = await control.upsert(envelope, if_version=args.if_version, if_due_before=args.if_due_before)
     return await _finish(args, control, receipt, envelope)
 
 
-async def _open(args: argparse.Namespace, settings: Settings) -> "tuple[Control, Envelope]":
+async def _open(args: Arguments, settings: Settings) -> "tuple[Control, Envelope]":
     from activities.registry import envelope_rules, load_registry
     from shared.messages.envelope import parse_envelope
     from starter.control import Control
@@ -82,7 +82,7 @@ async def _open(args: argparse.Namespace, settings: Settings) -> "tuple[Control,
     return Control(await open_client(settings, is_starting=True), settings, registry), envelope
 
 
-async def _finish(args: argparse.Namespace, control: "Control", receipt: "Receipt[None]", envelope: "Envelope") -> int:
+async def _finish(args: Arguments, control: "Control", receipt: "Receipt[None]", envelope: "Envelope") -> int:
     """Print a receipt and, with --wait, what becomes of the message; gives the exit code."""
     given = (args, receipt.workflow_id, receipt.outcome.value, receipt.run_id, receipt.reason)
     now = datetime.now(UTC)
@@ -134,7 +134,7 @@ def _describe_due(receipt: "Receipt[None]", envelope: "Envelope", now: datetime)
 
 
 def _report(
-    args: argparse.Namespace,
+    args: Arguments,
     name: str,
     outcome: str,
     run_id: str,

@@ -6,11 +6,13 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from click import option
+
 from shared.errors import RetryLater
 from shared.exit import FINE, NOT_DONE, NOT_IN_TIME
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_seconds
-from starter.cli.arguments import CommandParser, duration
+from starter.cli.arguments import DURATION
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ With --wait the exit code says what became of the message: 0 it is done, 4 it is
 time is over. It goes on whether somebody waits or not. DURATION is optional, so write --wait last, or --wait=30s."""
 
 
-def add_wait(parser: CommandParser) -> None:
-    parser.add_argument("--wait", metavar="DURATION", nargs="?", const=NO_END, type=duration, help=WAIT_HELP)
+OPTIONAL: dict[str, Any] = {**DURATION, "metavar": "[DURATION]"}
+wait_option = option("--wait", **OPTIONAL, is_flag=False, flag_value="36500d", help=WAIT_HELP)
 
 
 async def wait_for_end(control: "Control", kind: str, message_id: str, wait: timedelta) -> "MessageView":

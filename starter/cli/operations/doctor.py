@@ -1,17 +1,18 @@
 """The command `doctor`."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from click import option
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE, PARTLY, UNREACHABLE, WRONG
 from shared.settings import Settings
-from starter.cli.arguments import REPEATED, SECONDS, Commands
+from starter.cli.arguments import FOLDER, SECONDS, Arguments
 from starter.cli.connection import open_client
+from starter.cli.program import program
 from starter.local.terminal import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
@@ -29,17 +30,19 @@ workflow that no worker sees is started and deleted, to compare clocks. Handler 
 does."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "tell what of this installation is not well, and what to do about it"
-    add = commands.add("doctor", _run, purpose, EPILOG).add_argument
-    topics_help = "look at a Kafka topic that a bridge consumes, too; may be repeated"
-    add("--topic", dest="topics", metavar="TOPIC", **REPEATED, help=topics_help)
-    add("--data", metavar="DIR", type=Path, default=".dormice", help="where 'dormice dev' keeps messages (.dormice)")
-    add("--server-metrics", metavar="URL", default="", help="the server's own metrics, which count lost deliveries")
-    add("--seconds", **SECONDS, default=CHECK_SECONDS, help=f"what each check gets ({CHECK_SECONDS:g})")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("doctor", epilog=EPILOG)
+@option(
+    "topics",
+    "--topic",
+    metavar="TOPIC",
+    multiple=True,
+    help="look at a Kafka topic that a bridge consumes, too; may be repeated",
+)
+@option("--data", **FOLDER, default=".dormice", help="where 'dormice dev' keeps messages (.dormice)")
+@option("--server-metrics", metavar="URL", default="", help="the server's own metrics, which count lost deliveries")
+@option("--seconds", **SECONDS, default=CHECK_SECONDS, help=f"what each check gets ({CHECK_SECONDS:g})")
+async def run(args: Arguments, settings: Settings) -> int:
+    """Tell what of this installation is not well, and what to do about it."""
     if not 0 < args.seconds <= CHECK_SECONDS_MAX:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {CHECK_SECONDS_MAX:g}")
     from starter.insight.doctor.checks import find_worst

@@ -1,19 +1,21 @@
 """The command `forecast`: what is due when, what the lanes can do, and what to do if that is not enough."""
 
-import argparse
 import itertools
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from click import Choice, option
+
 from shared.errors import InvalidSetting, check_extra
 from shared.exit import FINE
 from shared.lanes import LANES
 from shared.messages.timespan import format_moment, format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import REPEATED, Commands, number
+from starter.cli.arguments import FILE, Arguments, read_number
 from starter.cli.connection import open_client
+from starter.cli.program import program
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
@@ -33,18 +35,15 @@ seconds. Up to 200 packs are asked when their messages are due; more, and those 
 about, by what they last wrote into the index themselves."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "tell how many messages are due when, and whether the lanes can do it"
-    add = commands.add("forecast", _run, purpose, EPILOG).add_argument
-    add("--hours", metavar="N", type=number, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
-    add("--by", choices=("lane", "kind"), default="lane", help="what to count apart (lane)")
-    add("--capacity", metavar="LANE=N", **REPEATED, help="what a lane can do a second; may be repeated")
-    add("--exact", action="store_true", help="ask every pack, however many there are; needs workers")
-    add("--sample", metavar="N", type=int, help="ask N packs of each kind, which stand for all; 0 asks all")
-    add("--png", metavar="FILE", type=Path, help="draw it, too")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("forecast", epilog=EPILOG)
+@option("--hours", type=read_number, metavar="N", default=HOURS, help=f"how far to look ahead ({HOURS:g})")
+@option("--by", type=Choice(("lane", "kind")), default="lane", help="what to count apart (lane)")
+@option("--capacity", metavar="LANE=N", multiple=True, help="what a lane can do a second; may be repeated")
+@option("--exact", is_flag=True, help="ask every pack, however many there are; needs workers")
+@option("--sample", metavar="N", type=int, help="ask N packs of each kind, which stand for all; 0 asks all")
+@option("--png", **FILE, help="draw it, too")
+async def run(args: Arguments, settings: Settings) -> int:
+    """Tell how many messages are due when, and whether the lanes can do it."""
     from activities.registry import load_registry
     from starter.insight.forecast import make_forecast
 

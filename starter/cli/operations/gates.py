@@ -1,17 +1,19 @@
 """The commands about gates: `gates list`, `close` and `open`."""
 
-import argparse
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from click import argument, option
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE
 from shared.messages.message import clip_reason
 from shared.messages.timespan import HORIZON, format_moment, format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import DURATION, MOMENT, Commands
+from starter.cli.arguments import DURATION, MOMENT, Arguments, Group
 from starter.cli.connection import open_client
+from starter.cli.program import program
 from starter.local.terminal import echo_err, print_items, print_json
 
 if TYPE_CHECKING:
@@ -27,23 +29,13 @@ They come back when it opens, spread over a quarter of their wait; one that is o
 long again as it was closed, and a minute."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "what many messages need, such as a host: which are closed, until when and why"
-    group = commands.add_group("gates", purpose, default="list")
-    group.add("list", _run_list, "tell which gates are closed")
-    purpose = "let all messages that need a gate wait"
-    parser = group.add("close", _run_close, purpose, CLOSE_EPILOG)
-    add = parser.add_argument
-    add("gate", metavar="GATE", help="its name, for example kind:price or host:example.org")
-    either = parser.add_mutually_exclusive_group().add_argument
-    either("--for", dest="duration", **DURATION, help="for so long; until it is opened when left out")
-    either("--until", dest="opens_at", **MOMENT, help="or until then")
-    add("--reason", default="closed by hand", help="what people read about it")
-    parser = group.add("open", _run_open, "let messages pass again")
-    parser.add_argument("gate", metavar="GATE", help="its name, as 'dormice gates list' prints it")
+gates = Group("gates", "What many messages need, such as a host: which are closed, until when and why.", "list")
+program.add_command(gates)
 
 
-async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
+@gates.command("list")
+async def run_list(args: Arguments, settings: Settings) -> int:
+    """Tell which gates are closed."""
     found = await (await _open_gates(settings)).fetch(time.time())
     print_items(sorted(found.items()), _to_document, HEADER, _to_cells, is_json=args.json)
     if not found and not args.json:
@@ -51,7 +43,13 @@ async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-async def _run_close(args: argparse.Namespace, settings: Settings) -> int:
+@gates.command("close", epilog=CLOSE_EPILOG)
+@argument("gate", help="its name, for example kind:price or host:example.org")
+@option("duration", "--for", **DURATION, help="for so long; until it is opened when left out")
+@option("opens_at", "--until", **MOMENT, help="or until then")
+@option("--reason", default="closed by hand", help="what people read about it")
+async def run_close(args: Arguments, settings: Settings) -> int:
+    """Let all messages that need a gate wait."""
     from starter.steering.keepers import describe_lack
 
     closing = _read_closure(args)
@@ -62,8 +60,11 @@ async def _run_close(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-def _read_closure(args: argparse.Namespace) -> "GateClosure":
+def _read_closure(args: Arguments) -> "GateClosure":
     from shared.keepers.gates import GateClosure
+
+    if args.duration is not None and args.opens_at is not None:
+        raise InvalidSetting("--until: goes on without --for; leave one of them out")
 
     now = datetime.now(UTC)
     reason = clip_reason(args.reason)
@@ -88,7 +89,10 @@ def _describe_span(closing: "GateClosure") -> str:
     return f"for {span}, until {format_moment(closing.opens_at)}"
 
 
-async def _run_open(args: argparse.Namespace, settings: Settings) -> int:
+@gates.command("open")
+@argument("gate", help="its name, as 'dormice gates list' prints it")
+async def run_open(args: Arguments, settings: Settings) -> int:
+    """Let messages pass again."""
     from starter.steering.keepers import describe_lack
 
     lacking = await (await _open_gates(settings)).open(args.gate)

@@ -1,24 +1,24 @@
 """The command `repack`."""
 
-import argparse
 import time
+
+from click import argument, option
 
 from shared.exit import FINE
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, Commands
+from starter.cli.arguments import COUNT, Arguments
 from starter.cli.connection import open_client
+from starter.cli.program import program
 from starter.local.terminal import echo_err, plural, print_json
 
 REPORTED_EVERY_SECONDS = 5.0
 
 
-def add(commands: Commands) -> None:
-    parser = commands.add("repack", _run, "give a packed kind more packs at once, while it runs; safe to repeat")
-    parser.add_argument("kind", metavar="KIND", help="a kind whose handler declares encoding=Pack(…)")
-    parser.add_argument("--packs", **COUNT, required=True, help="how many it is to have")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("repack")
+@argument("kind", help="a kind whose handler declares encoding=Pack(…)")
+@option("--packs", **COUNT, required=True, help="how many it is to have")
+async def run(args: Arguments, settings: Settings) -> int:
+    """Give a packed kind more packs at once, while it runs; safe to repeat."""
     from starter.steering.repack import repack
 
     reported_at = time.monotonic()

@@ -1,12 +1,13 @@
 """The command `skip`."""
 
-import argparse
+from click import argument
 
 from shared.errors import Misconfigured
 from shared.exit import FINE
 from shared.settings import Settings
-from starter.cli.arguments import DURATION, Commands, read_name
+from starter.cli.arguments import DURATION, Arguments, read_name
 from starter.cli.connection import open_client
+from starter.cli.program import program
 from starter.local.terminal import echo_err
 
 EPILOG = """\
@@ -15,13 +16,11 @@ that of the message's workflow: the others of its pack come along, and no other 
 see the moments at which their message was due, and the time of their machine. Temporal calls this experimental."""
 
 
-def add(commands: Commands) -> None:
-    parser = commands.add("skip", _run, "move the clock of one message forward, for trials", EPILOG, prints_data=False)
-    parser.add_argument("name", metavar="KIND:ID", help="the message")
-    parser.add_argument("duration", **DURATION, help="how far, for example 30d")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("skip", epilog=EPILOG, prints_data=False)
+@argument("name", metavar="KIND:ID", help="the message")
+@argument("duration", **DURATION, help="how far, for example 30d")
+async def run(args: Arguments, settings: Settings) -> int:
+    """Move the clock of one message forward, for trials."""
     from temporalio.service import RPCError, RPCStatusCode
     from temporalio.testing import TimeSkipper
 

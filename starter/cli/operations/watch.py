@@ -1,25 +1,29 @@
 """The command `watch`."""
 
-import argparse
 import asyncio
 import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from click import option
+
 from shared.errors import InvalidSetting
 from shared.exit import FINE
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import DURATION, Commands, add_filter, read_filter
+from starter.cli.arguments import DURATION, Arguments, filter_options
 from starter.cli.connection import open_client
 from starter.cli.interruption import call_at_signals
+from starter.cli.program import program
 from starter.local.disk import find_full_disk_of
 from starter.local.terminal import has_foreground
+from starter.steering.selection import Selection
 
 if TYPE_CHECKING:
     from starter.insight.board.reader import BoardReader
 
-INTERVAL, INTERVAL_MIN, INTERVAL_MAX = (timedelta(seconds=seconds) for seconds in (2, 0.5, 3600))
+INTERVAL_MIN = timedelta(seconds=0.5)
+INTERVAL_MAX = timedelta(hours=1)
 
 EPILOG = """\
 On a terminal it keeps a board up to date: what is wrong first (lanes that stand still or are behind, workers that have
@@ -29,16 +33,12 @@ often. CALLS/S is what workers have finished between their last two heartbeats, 
 away it says so, and goes on when it is back. q and Ctrl-C end it, with exit code 0."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "watch messages and lanes on a board that follows: what is wrong, counts, lanes, what is due"
-    parser = commands.add("watch", _run, purpose, EPILOG)
-    add_filter(parser, has_moment=False)
-    seconds = INTERVAL.total_seconds()
-    parser.add_argument("--interval", **DURATION, default=INTERVAL, help=f"time between two looks ({seconds:g}s)")
-    parser.add_argument("--once", action="store_true", help="look once")
-
-
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("watch", epilog=EPILOG)
+@filter_options
+@option("--interval", **DURATION, default="2s", help="time between two looks (2s)")
+@option("--once", is_flag=True, help="look once")
+async def run(args: Arguments, settings: Settings) -> int:
+    """Watch messages and lanes on a board that follows: what is wrong, counts, lanes, what is due."""
     from starter.insight.board.reader import BoardReader
 
     if not INTERVAL_MIN <= args.interval <= INTERVAL_MAX:
@@ -48,7 +48,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     call_at_signals(stopping.set)
     client = await open_client(settings, is_starting=True, watches_disk=False)  # the board does
     find_full_disk = functools.partial(find_full_disk_of, client.service_client.config.target_host)
-    reader = BoardReader(client, settings, read_filter(args), args.interval.total_seconds(), find_full_disk)
+    selection = Selection(kind=args.kind, lane=args.lane, state=args.state)
+    reader = BoardReader(client, settings, selection, args.interval.total_seconds(), find_full_disk)
     if args.once:
         await _show_once(reader, is_json=args.json)
     else:
@@ -69,7 +70,7 @@ async def _show_once(reader: "BoardReader", *, is_json: bool) -> None:
         Console().print(draw(reader.status()))
 
 
-async def _follow(reader: "BoardReader", args: argparse.Namespace, stopping: asyncio.Event) -> None:
+async def _follow(reader: "BoardReader", args: Arguments, stopping: asyncio.Event) -> None:
     from rich.console import Console
 
     from starter.insight.board.display import Display, taking_keys

@@ -1,12 +1,14 @@
 """The command `codec-server`."""
 
-import argparse
 import contextlib
 import signal
 
+from click import option
+
 from shared.exit import FINE, find_stop_signals
 from shared.settings import Settings, find_secret
-from starter.cli.arguments import Commands, port
+from starter.cli.arguments import PORT, Arguments
+from starter.cli.program import program
 from starter.local.terminal import echo_err
 
 DEFAULT_PORT = 8234
@@ -17,14 +19,11 @@ Expands what is compressed, and decrypts with the keys (encryption_keys or encry
 codec_origins alone."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "decrypt and expand for the Web UI and Temporal's CLI until Ctrl-C"
-    add = commands.add("codec-server", _run, purpose, HELP, prints_data=False).add_argument
-    add("--port", type=port, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
-    add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("codec-server", epilog=HELP, prints_data=False)
+@option("--port", **PORT, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
+@option("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+def run(args: Arguments, settings: Settings) -> int:
+    """Decrypt and expand for the Web UI and Temporal's CLI until Ctrl-C."""
     from shared.temporal.encryption import EncryptionCodec, read_keys
     from starter.local.codec_server import AccessPolicy, make_codec_server
 

@@ -1,6 +1,5 @@
 """The command `dev`: the embedded server, a worker for all lanes and optionally a broker, ended together in order."""
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -8,14 +7,17 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from click import Choice, option
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE
 from shared.settings import ENV_PREFIX, Settings
-from starter.cli.arguments import COUNT, Commands, port
+from starter.cli.arguments import COUNT, FOLDER, PORT, Arguments
 from starter.cli.connection import silence_core
 from starter.cli.interruption import run_until_signal
+from starter.cli.program import program
 from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import echo_err, has_foreground
 from starter.steering.selection import Selection
@@ -32,6 +34,12 @@ DEFAULT_UI_PORT = 8233
 DEFAULT_KAFKA_PORT = 9092
 DEFAULT_PAGE_PORT = 8236
 """Beside that of 'dormice serve', which may run on the same machine."""
+PAGE_PORT_HELP = f"the operations page's port ({DEFAULT_PAGE_PORT}); 0: a free one"
+SYNC_HELP = (
+    "normal: a killed process loses nothing, a power cut may lose the last moments; full: nor does that (slower)"
+)
+KAFKA_PORT: dict[str, Any] = {**PORT, "metavar": "[PORT]"}
+KAFKA_HELP = f"run a Kafka broker too, on this port ({DEFAULT_KAFKA_PORT}; 0: a free one); its first run fetches Kafka"
 NO_PAGE = "page     none; for a page of what is wrong, waits and is parked, install dormice with its extra 'web'"
 TIME_SKIPPING = "frontend.WorkflowTimeSkippingEnabled=true"
 DRAIN_SECONDS = 10
@@ -52,29 +60,22 @@ class PageServer(Protocol):
         ...
 
 
-def add(commands: Commands) -> None:
-    purpose = "run a server and a worker on this machine until Ctrl-C; messages survive"
-    add = commands.add("dev", _run, purpose, prints_data=False).add_argument
-    add("--data", metavar="DIR", type=Path, default=DEFAULT_DATA, help=f"where messages are kept ({DEFAULT_DATA})")
-    add("--port", type=port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
-    add("--ui-port", type=port, default=DEFAULT_UI_PORT, help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one")
-    add("--no-ui", action="store_true", help="run without the Web UI")
-    page_port_help = f"the operations page's port ({DEFAULT_PAGE_PORT}); 0: a free one"
-    add("--page-port", type=port, default=DEFAULT_PAGE_PORT, help=page_port_help)
-    add("--no-page", action="store_true", help="run without the operations page")
-    add("--page-writes", action="store_true", help="let people who sign in change things on the page")
-    normal = "normal: a killed process loses nothing, a power cut may lose the last moments"
-    add("--sync", choices=("normal", "full"), default="normal", help=f"{normal}; full: nor does that (slower)")
-    where = f"on this port ({DEFAULT_KAFKA_PORT}; 0: a free one)"
-    kafka_help = f"run a Kafka broker too, {where}; its first run fetches Kafka"
-    add("--kafka", metavar="PORT", nargs="?", const=DEFAULT_KAFKA_PORT, type=port, help=kafka_help)
-    add("--processes", **COUNT, default=1, help="worker processes (1)")
-    add("--reload", action="store_true", help="start the worker anew when a file of a handler's module changes")
-    add("--time-skipping", action="store_true", help="let 'dormice skip' move the clocks of messages; experimental")
-    add("--no-board", action="store_true", help="on a terminal, print the worker's log in place of the board")
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("dev", prints_data=False)
+@option("--data", **FOLDER, default=DEFAULT_DATA, help=f"where messages are kept ({DEFAULT_DATA})")
+@option("--port", **PORT, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
+@option("--ui-port", **PORT, default=DEFAULT_UI_PORT, help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one")
+@option("--no-ui", is_flag=True, help="run without the Web UI")
+@option("--page-port", **PORT, default=DEFAULT_PAGE_PORT, help=PAGE_PORT_HELP)
+@option("--no-page", is_flag=True, help="run without the operations page")
+@option("--page-writes", is_flag=True, help="let people who sign in change things on the page")
+@option("--sync", type=Choice(("normal", "full")), default="normal", help=SYNC_HELP)
+@option("--kafka", **KAFKA_PORT, is_flag=False, flag_value=DEFAULT_KAFKA_PORT, help=KAFKA_HELP)
+@option("--processes", **COUNT, default=1, help="worker processes (1)")
+@option("--reload", is_flag=True, help="start the worker anew when a file of a handler's module changes")
+@option("--time-skipping", is_flag=True, help="let 'dormice skip' move the clocks of messages; experimental")
+@option("--no-board", is_flag=True, help="on a terminal, print the worker's log in place of the board")
+def run(args: Arguments, settings: Settings) -> int:
+    """Run a server and a worker on this machine until Ctrl-C; messages survive."""
     from shared.temporal.encryption import build_converter
     from starter.local.embedded import EmbeddedOptions, find_program
     from starter.local.supervised_process import find_free_port
@@ -110,7 +111,7 @@ def _plan_broker(server: "EmbeddedOptions", port: int) -> "BrokerOptions":
     return BrokerOptions(data=server.data / "kafka", port=port or find_free_port())
 
 
-def _check_page_port(args: argparse.Namespace, server: "EmbeddedOptions") -> None:
+def _check_page_port(args: Arguments, server: "EmbeddedOptions") -> None:
     from starter.local.supervised_process import check_free
 
     for name, taken in (("--port", server.port), ("--ui-port", server.ui_port), ("--kafka", args.kafka)):
@@ -121,7 +122,7 @@ def _check_page_port(args: argparse.Namespace, server: "EmbeddedOptions") -> Non
 
 
 async def _serve(
-    options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace, settings: Settings
+    options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: Arguments, settings: Settings
 ) -> int:
     from starter.cli.processes.dev_worker import DevWorker, WorkerLog
     from starter.local.disk import watch_disk
@@ -159,7 +160,7 @@ async def _serve(
 
 
 def _open_page(
-    args: argparse.Namespace, settings: Settings, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
+    args: Arguments, settings: Settings, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
 ) -> AbstractAsyncContextManager[list[str]]:
     if args.no_page:
         return contextlib.nullcontext([])

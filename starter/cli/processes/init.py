@@ -1,27 +1,26 @@
 """The command `init`: the folder of a first handler."""
 
-import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
 
+from click import argument
+
 from shared.errors import InvalidSetting
 from shared.exit import FINE
 from shared.settings import Settings
-from starter.cli.arguments import Commands
+from starter.cli.arguments import Arguments
+from starter.cli.program import program
 from starter.local.terminal import echo_err
 
 NAME_MAX = 50
 """As long as a kind may be."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "make a folder with a handler, its test and messages, as a beginning"
-    add = commands.add("init", _run, purpose, prints_data=False).add_argument
-    add("name", metavar="NAME", type=Path, help="the new folder; its last part is the kind of the messages")
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("init", prints_data=False)
+@argument("name", type=Path, help="the new folder; its last part is the kind of the messages")
+def run(args: Arguments, settings: Settings) -> int:
+    """Make a folder with a handler, its test and messages, as a beginning."""
     from activities.registry import load_registry
     from starter.local.project import FILES, make_project
 

@@ -1,22 +1,21 @@
 """The inventory: the commands that list what is installed and set, `handlers` and `settings`."""
 
-import argparse
 from operator import itemgetter
 from typing import Any
 
+from click import option
+
 from shared.exit import FINE
 from shared.settings import Settings, describe_settings, write_setting
-from starter.cli.arguments import Commands
+from starter.cli.arguments import Arguments
+from starter.cli.program import program
 from starter.local.terminal import echo_err, print_items, print_json
 
 
-def add(commands: Commands) -> None:
-    parser = commands.add("handlers", _run_handlers, "list the kinds that have a handler, and where each comes from")
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of each kind's payload instead")
-    commands.add("settings", _run_settings, "list every setting, its value now and where it may be set")
-
-
-def _run_handlers(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("handlers")
+@option("--schema", is_flag=True, help="print the JSON Schema of each kind's payload instead")
+def run_handlers(args: Arguments, settings: Settings) -> int:
+    """List the kinds that have a handler, and where each comes from."""
     from activities.registry import load_registry
 
     registry = load_registry(settings)
@@ -46,7 +45,9 @@ def _run_handlers(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-def _run_settings(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("settings")
+def run_settings(args: Arguments, settings: Settings) -> int:
+    """List every setting, its value now and where it may be set."""
     rows: list[dict[str, str]] = []
     for variable, default, note in describe_settings():
         name = variable.partition("_")[2].lower()

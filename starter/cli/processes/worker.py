@@ -1,18 +1,15 @@
 """The command `worker`."""
 
-import argparse
-
 from shared.settings import Settings
-from starter.cli.arguments import Commands, count, number, port
-from worker.options import add_worker_options
+from starter.cli.arguments import Arguments
+from starter.cli.program import program
+from worker.options import worker_options
 
 
-def add(commands: Commands) -> None:
-    parser = commands.add("worker", _run, "run handlers until SIGTERM or Ctrl-C, then drain", prints_data=False)
-    add_worker_options(parser, count=count, seconds=number, port=port)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("worker", prints_data=False)
+@worker_options
+def run(args: Arguments, settings: Settings) -> int:
+    """Run handlers until SIGTERM or Ctrl-C, then drain."""
     from shared.telemetry.logs import set_up_logs
     from worker.main import read_options
     from worker.processes import serve

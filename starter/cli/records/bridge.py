@@ -1,9 +1,10 @@
 """The command `bridge`."""
 
-import argparse
 import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from click import Choice, argument, option
 
 from shared.errors import InvalidSetting, check_extra
 from shared.exit import FINE
@@ -12,16 +13,17 @@ from starter.cli.arguments import (
     DURATION,
     MOMENT,
     SECONDS,
-    Commands,
-    add_field_refs,
-    port,
+    Arguments,
+    complete_second_word,
+    field_ref_options,
     read_format,
     read_mapping,
     read_seconds,
 )
 from starter.cli.interruption import drain_at_signal
+from starter.cli.program import program
 from starter.local.terminal import echo_err
-from worker.options import add_health_options
+from worker.options import health_options
 
 if TYPE_CHECKING:
     from starter.bridge.bridge import Bridge, BridgeOptions
@@ -42,27 +44,28 @@ COLLECT_AFTER = (100_000, 10, 2)
 """Thresholds of Python's cycle collector: the window has several times more objects, none of them in a cycle."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "turn the records of Kafka topics into messages until SIGTERM or Ctrl-C"
-    parser = commands.add("bridge", _run, purpose, BRIDGE_HELP, prints_data=False)
-    add = parser.add_argument
-    add("topics", metavar="TOPIC", nargs="+", help="what to consume")
-    add("--group", default="dormice", help="consumer group; its bridges share the partitions (dormice)")
-    add("--member", metavar="NAME", help="static member: keeps its partitions over a short restart")
-    add("--kind", help="kind of all records, or where it is")
-    add("--id-from", metavar="key|key:/PART|PART", help="where a message's id is; makes records any JSON")
-    add_field_refs(parser)
-    add("--format", choices=("debezium", "scheduler-headers"), help="what all records are, other than the above")
-    add("--history-topic", metavar="TOPIC", help="gets a copy of each record that a schedule sends")
-    grace_help = "delete schedules whose moment is further before their record, instead of sending them at once"
-    add("--grace", **DURATION, help=grace_help)
-    add("--due-since", **MOMENT, help="leave out schedules whose moment is before then: others have sent them")
-    add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
-    add("--session-seconds", **SECONDS, default=30.0, help="silent for so long, a bridge is dead (30)")
-    add_health_options(parser, "/healthz, /readyz and /status", port)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("bridge", epilog=BRIDGE_HELP, prints_data=False)
+@argument(
+    "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_second_word, help="what to consume"
+)
+@option("--group", default="dormice", help="consumer group; its bridges share the partitions (dormice)")
+@option("--member", metavar="NAME", help="static member: keeps its partitions over a short restart")
+@option("--kind", help="kind of all records, or where it is")
+@option("--id-from", metavar="key|key:/PART|PART", help="where a message's id is; makes records any JSON")
+@field_ref_options("Options")
+@option("--format", type=Choice(("debezium", "scheduler-headers")), help="what all records are, other than the above")
+@option("--history-topic", metavar="TOPIC", help="gets a copy of each record that a schedule sends")
+@option(
+    "--grace",
+    **DURATION,
+    help="delete schedules whose moment is further before their record, instead of sending them at once",
+)
+@option("--due-since", **MOMENT, help="leave out schedules whose moment is before then: others have sent them")
+@option("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
+@option("--session-seconds", **SECONDS, default=30.0, help="silent for so long, a bridge is dead (30)")
+@health_options("/healthz, /readyz and /status")
+def run(args: Arguments, settings: Settings) -> int:
+    """Turn the records of Kafka topics into messages until SIGTERM or Ctrl-C."""
     from shared.telemetry.logs import set_up_logs
     from worker.process import new_event_loop
 
@@ -72,7 +75,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         return runner.run(_consume(args, settings))
 
 
-async def _consume(args: argparse.Namespace, settings: Settings) -> int:
+async def _consume(args: Arguments, settings: Settings) -> int:
     from activities.registry import declared_packs, envelope_rules, load_registry
     from shared.kafka.connection import check_broker
     from shared.telemetry.sdk import start_telemetry
@@ -126,7 +129,7 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
         await writer.stop()
 
 
-def _read_format(args: argparse.Namespace) -> "FormatOptions":
+def _read_format(args: Arguments) -> "FormatOptions":
     from starter.records.mapping import FormatOptions
     from starter.records.producers.schedules import FORMAT, ScheduleOptions
 
@@ -155,12 +158,12 @@ async def _check_topics(options: "BridgeOptions", history_topic: str | None) -> 
             await list_topics(admin, history_topic, named_by="--history-topic")
 
 
-def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":
+def _to_options(args: Arguments, settings: Settings) -> "BridgeOptions":
     from shared.kafka.connection import kafka_options
     from starter.bridge.bridge import BridgeOptions
 
     return BridgeOptions(
-        topics=tuple(args.topics),
+        topics=args.topics,
         group=args.group,
         member=args.member,
         client=kafka_options(settings),

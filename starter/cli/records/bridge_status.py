@@ -1,16 +1,18 @@
 """The command `bridge status`."""
 
-import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from click import argument, option
+
 from shared.exit import FINE, UNREACHABLE
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import REPEATED, Commands
+from starter.cli.arguments import Arguments
 from starter.cli.connection import check_kafka
+from starter.cli.program import program
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -29,23 +31,26 @@ Answers = dict[str, "BridgeStatus | str"]
 """The answers of the bridges named with `--bridge`, by address; a sentence where no bridge answers."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "show how far a group is behind, and what its bridges are about"
-    add = commands.add("bridge status", _run, purpose, BRIDGE_STATUS_HELP).add_argument
-    add("topics", metavar="TOPIC", nargs="+", help="what the group consumes")
-    add("--group", default="dormice", help="consumer group (dormice)")
-    bridges_help = "ask a bridge that runs with --health-port, too; may be repeated"
-    add("--bridge", dest="bridges", metavar="HOST:PORT", type=_address, **REPEATED, help=bridges_help)
-
-
 def _address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise argparse.ArgumentTypeError(f"is {text!r}; write HOST:PORT, for example localhost:8080")
+        raise ValueError(f"is {text!r}; write HOST:PORT, for example localhost:8080")
     return text
 
 
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("bridge status", epilog=BRIDGE_STATUS_HELP)
+@argument("topics", metavar="TOPIC...", nargs=-1, required=True, help="what the group consumes")
+@option("--group", default="dormice", help="consumer group (dormice)")
+@option(
+    "bridges",
+    "--bridge",
+    metavar="HOST:PORT",
+    type=_address,
+    multiple=True,
+    help="ask a bridge that runs with --health-port, too; may be repeated",
+)
+async def run(args: Arguments, settings: Settings) -> int:
+    """Show how far a group is behind, and what its bridges are about."""
     options = await check_kafka(settings)
     # needs aiokafka, of which one sentence says that it is missing
     from starter.bridge.group_lag import read_group_lag

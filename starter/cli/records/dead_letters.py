@@ -1,6 +1,5 @@
 """The commands about dead letters, records that could not become messages: list, show, replay, drop."""
 
-import argparse
 import base64
 import contextlib
 import dataclasses
@@ -11,11 +10,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from click import argument, option
+
 from shared.errors import InvalidSetting
 from shared.exit import FINE, PARTLY, WRONG
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, MOMENT, OFFSET, CommandParser, Commands
+from starter.cli.arguments import COUNT, MOMENT, OFFSET, Arguments, Group, join, section
 from starter.cli.connection import check_kafka
+from starter.cli.program import program
 from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_items, print_json
 
 if TYPE_CHECKING:
@@ -29,57 +31,32 @@ _LETTER = re.compile(r"([0-9]{1,9})/([0-9]{1,18})")
 _HEADER = ("LETTER", "STATE", "SOURCE", "FAILED", "CLASS", "KEY", "REASON")
 
 
-def add(commands: Commands) -> None:
-    purpose = "records that could not become messages: list, show, replay or drop them"
-    group = commands.add_group("dead-letters", purpose)
-    parser = group.add("list", _run_list, "list the dead letters of a topic with their reasons")
-    _add_topic(parser)
-    parser.add_argument("--all", action="store_true", help="those that were replayed or dropped, and copies, as well")
-    _add_filter(parser, limit=50)
-    parser = group.add("show", _run_show, "show dead letters whole: key, value, headers and reason")
-    _add_topic(parser)
-    _add_letters(parser, "+")
-
-    for name, purpose in (
-        ("replay", "send the original records to their topic again"),
-        ("drop", "give dead letters up; they stay in their topic, marked"),
-    ):
-        parser = group.add(name, functools.partial(_run_verb, name), purpose)
-        _add_topic(parser)
-        _add_letters(parser, "*")
-        _add_filter(parser, limit=None)
-        parser.add_argument("--dry-run", action="store_true", help="only list the letters that would be meant")
-        parser.add_argument("--yes", action="store_true", help="do it; without this, a filter only counts")
-
-
-def _add_topic(parser: CommandParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", help="the topic that the records came from")
-    parser.add_argument("--servers", metavar="HOST:PORT", help="Kafka brokers, in place of the setting kafka_servers")
-
-
-def _add_letters(parser: CommandParser, nargs: str) -> None:
-    parser.add_argument("letters", metavar="PARTITION/OFFSET", nargs=nargs, type=_letter, help="as 'list' names them")
-
-
-def _add_filter(parser: CommandParser, limit: int | None) -> None:
-    add = parser.add_argument_group("filter").add_argument
-    add("--error-class", metavar="CLASS", help="dead for this reason, for example NotJson")
-    add("--key", type=os.fsencode, help="records with this key")
-    add("--partition", **OFFSET, help="from this partition of TOPIC")
-    add("--from-offset", **OFFSET, help="from this offset of TOPIC on")
-    add("--to-offset", **OFFSET, help="up to this offset of TOPIC")
-    add("--since", **MOMENT, help="produced then or later")
-    add("--before", **MOMENT, help="produced before then")
-    add("--limit", **COUNT, default=limit, help=f"most letters ({limit or 'all'})")
-
-
 def _letter(text: str) -> tuple[int, int]:
     if (found := _LETTER.fullmatch(text)) is None:
-        raise argparse.ArgumentTypeError(f"is {text!r}; write PARTITION/OFFSET, for example 0/42")
+        raise ValueError(f"is {text!r}; write PARTITION/OFFSET, for example 0/42")
     return int(found[1]), int(found[2])
 
 
-def _read_filter(args: argparse.Namespace) -> "LetterSelection":
+dead_letters = Group("dead-letters", "Records that could not become messages: list, show, replay or drop them.")
+program.add_command(dead_letters)
+topic_options = join(
+    argument("topic", help="the topic that the records came from"),
+    option("--servers", metavar="HOST:PORT", help="Kafka brokers, in place of the setting kafka_servers"),
+)
+letters_argument = functools.partial(argument, "letters", nargs=-1, type=_letter, help="as 'list' names them")
+in_filter = section("Filter")
+filter_options = join(
+    in_filter("--error-class", metavar="CLASS", help="dead for this reason, for example NotJson"),
+    in_filter("--key", type=os.fsencode, metavar="KEY", help="records with this key"),
+    in_filter("--partition", **OFFSET, help="from this partition of TOPIC"),
+    in_filter("--from-offset", **OFFSET, help="from this offset of TOPIC on"),
+    in_filter("--to-offset", **OFFSET, help="up to this offset of TOPIC"),
+    in_filter("--since", **MOMENT, help="produced then or later"),
+    in_filter("--before", **MOMENT, help="produced before then"),
+)
+
+
+def _read_filter(args: Arguments) -> "LetterSelection":
     from starter.records.dead_letter_topic import LetterSelection
 
     names = ("error_class", "key", "partition", "from_offset", "to_offset", "since", "before")
@@ -87,7 +64,7 @@ def _read_filter(args: argparse.Namespace) -> "LetterSelection":
 
 
 @contextlib.asynccontextmanager
-async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator[DeadLetterTopic]":
+async def _open(args: Arguments, settings: Settings) -> "AsyncGenerator[DeadLetterTopic]":
     from starter.records.dead_letter_topic import open_box
 
     if args.servers is not None:
@@ -98,7 +75,17 @@ async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator
             echo_err(f"{plural(box.foreign, 'record')} of {box.topic} are no dead letters and were passed over")
 
 
-async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
+@dead_letters.command("list")
+@topic_options
+@option("--all", is_flag=True, help="those that were replayed or dropped, and copies, as well")
+@filter_options
+@in_filter("--limit", **COUNT, default=50, help="most letters (50)")
+async def run_list(args: Arguments, settings: Settings) -> int:
+    """List the dead letters of a topic with their reasons."""
+    return await _list(args, settings)
+
+
+async def _list(args: Arguments, settings: Settings) -> int:
     found: list[Found] = []
     is_cut = False
 
@@ -116,7 +103,11 @@ async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-async def _run_show(args: argparse.Namespace, settings: Settings) -> int:
+@dead_letters.command("show")
+@topic_options
+@letters_argument(metavar="PARTITION/OFFSET...", required=True)
+async def run_show(args: Arguments, settings: Settings) -> int:
+    """Show dead letters whole: key, value, headers and reason."""
     missing: set[LetterPosition] = set(args.letters)
     async with _open(args, settings) as box:
         async for letter, state in _find_named(box, missing):
@@ -127,13 +118,13 @@ async def _run_show(args: argparse.Namespace, settings: Settings) -> int:
     return PARTLY if missing else FINE
 
 
-async def _run_verb(verb: str, args: argparse.Namespace, settings: Settings) -> int:
+async def _run_verb(verb: str, args: Arguments, settings: Settings) -> int:
     from starter.records.dead_letter_topic import LetterSelection, LetterState
 
     if args.letters and (_read_filter(args) != LetterSelection() or args.limit is not None):
         raise InvalidSetting(f"dead-letters {verb}: letters and a filter are given; use one of the two")
     if args.dry_run and not args.letters:
-        return await _run_list(args, settings)
+        return await _list(args, settings)
     left_alone: list[LetterPosition] = []
     count = 0
     async with _open(args, settings) as box:
@@ -182,7 +173,7 @@ async def _pick_named(
     left_alone.extend(missing)
 
 
-async def _pick_selected(box: "DeadLetterTopic", args: argparse.Namespace) -> "AsyncIterator[DeadLetter]":
+async def _pick_selected(box: "DeadLetterTopic", args: Arguments) -> "AsyncIterator[DeadLetter]":
     count = 0
     async for letter, _ in box.find(_read_filter(args)):
         if count == args.limit:
@@ -267,3 +258,18 @@ def _to_fields(letter: "DeadLetter", state: "LetterState") -> list[tuple[str, st
         ("value", _to_shown(letter.record.value)),
         *((f"header {name}", _to_shown(value)) for name, value in letter.headers),
     ]
+
+
+for name, purpose in (
+    ("replay", "Send the original records to their topic again."),
+    ("drop", "Give dead letters up; they stay in their topic, marked."),
+):
+    options = join(
+        topic_options,
+        letters_argument(metavar="[PARTITION/OFFSET]..."),
+        filter_options,
+        in_filter("--limit", **COUNT, help="most letters (all)"),
+        option("--dry-run", is_flag=True, help="only list the letters that would be meant"),
+        option("--yes", is_flag=True, help="do it; without this, a filter only counts"),
+    )
+    dead_letters.command(name, help=purpose)(options(functools.partial(_run_verb, name)))

@@ -1,6 +1,5 @@
 """The command `frontier`."""
 
-import argparse
 import asyncio
 import contextlib
 import ipaddress
@@ -10,14 +9,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from click import option
+
 from shared.errors import InvalidSetting, check_extra
 from shared.exit import FINE
 from shared.messages.encoding import PACKS_MAX
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, SECONDS, Commands, port, read_seconds
+from starter.cli.arguments import COUNT, SECONDS, Arguments, read_seconds
 from starter.cli.interruption import drain_at_signal
+from starter.cli.program import program
 from starter.local.terminal import echo_err
-from worker.options import add_health_options
+from worker.options import health_options
 
 if TYPE_CHECKING:
     from starter.extras.frontier.frontier import Frontier, FrontierOptions
@@ -43,20 +45,20 @@ class _Plan:
     health: tuple[str, int] | None
 
 
-def add(commands: Commands) -> None:
-    purpose = "keep the URLs of crawlers that speak URLFrontier's interface until SIGTERM or Ctrl-C"
-    parser = commands.add("frontier", _run, purpose, FRONTIER_HELP, prints_data=False)
-    add = parser.add_argument
-    add("--listen", metavar="HOST:PORT", default=LISTEN, help=f"where crawlers connect ({LISTEN}); port 0: a free one")
-    add("--kind", default=KIND, help=f"kind of the messages that the URLs are ({KIND})")
-    packs_help = f"packs of the kind, when its first URL is put ({PACKS}); a full pack holds some thousand URLs"
-    add("--packs", **COUNT, default=PACKS, help=packs_help)
-    add("--buffer", **COUNT, default=BUFFER, help=f"most URLs that wait in memory to be fetched ({BUFFER:,})")
-    add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
-    add_health_options(parser, "/healthz, /readyz and /status", port)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("frontier", epilog=FRONTIER_HELP, prints_data=False)
+@option("--listen", metavar="HOST:PORT", default=LISTEN, help=f"where crawlers connect ({LISTEN}); port 0: a free one")
+@option("--kind", default=KIND, help=f"kind of the messages that the URLs are ({KIND})")
+@option(
+    "--packs",
+    **COUNT,
+    default=PACKS,
+    help=f"packs of the kind, when its first URL is put ({PACKS}); a full pack holds some thousand URLs",
+)
+@option("--buffer", **COUNT, default=BUFFER, help=f"most URLs that wait in memory to be fetched ({BUFFER:,})")
+@option("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
+@health_options("/healthz, /readyz and /status")
+def run(args: Arguments, settings: Settings) -> int:
+    """Keep the URLs of crawlers that speak URLFrontier's interface until SIGTERM or Ctrl-C."""
     from shared.telemetry.logs import set_up_logs
     from worker.process import new_event_loop
 
@@ -66,7 +68,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         return runner.run(_serve(plan, settings))
 
 
-def _read_plan(args: argparse.Namespace, settings: Settings) -> _Plan:
+def _read_plan(args: Arguments, settings: Settings) -> _Plan:
     """Read the options; raises InvalidSetting, and Misconfigured without grpcio."""
     from activities.registry import load_registry
     from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN

@@ -1,17 +1,19 @@
 """The command `outbox`."""
 
-import argparse
 import asyncio
 from typing import TYPE_CHECKING
+
+from click import argument, option
 
 from shared.errors import InvalidSetting, check_extra
 from shared.exit import FINE, PARTLY
 from shared.settings import Settings, find_secret
-from starter.cli.arguments import SECONDS, CommandParser, Commands, port, read_seconds
+from starter.cli.arguments import SECONDS, Arguments, complete_second_word, join, read_seconds
 from starter.cli.interruption import drain_at_signal
+from starter.cli.program import program
 from starter.extras.outbox.table import TABLE, OutboxTable
 from starter.local.terminal import echo_err, plural
-from worker.options import add_health_options
+from worker.options import health_options
 
 if TYPE_CHECKING:
     from starter.extras.outbox.connection import OutboxConnection
@@ -26,34 +28,22 @@ DSN is like postgresql://USER@HOST/DATABASE. Left out, it is that of the setting
 password; so may PGPASSWORD or ~/.pgpass. SIGTERM and Ctrl-C drain, a second one leaves at once."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "turn the rows of a table in PostgreSQL into messages until SIGTERM or Ctrl-C"
-    parser = commands.add("outbox", _run, purpose, OUTBOX_HELP, prints_data=False)
-    add_connection(parser)
-    add = parser.add_argument
-    add("--once", action="store_true", help="end when no row is left that can be taken")
-    add("--poll-seconds", **SECONDS, default=5.0, help="look so often though nothing tells of new rows (5)")
-    add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
-    add_health_options(parser, "/healthz, /readyz and /status", port)
+table_option = option("--table", metavar="NAME", default=TABLE, help=f"NAME or SCHEMA.NAME of the table ({TABLE})")
+connection_options = join(
+    argument("dsn", required=False, shell_complete=complete_second_word, help="the database, without a password"),
+    table_option,
+)
 
 
-def add_connection(parser: CommandParser) -> None:
-    parser.add_argument("dsn", metavar="DSN", nargs="?", help="the database, without a password")
-    add_table(parser)
-
-
-def add_table(parser: CommandParser) -> None:
-    parser.add_argument("--table", metavar="NAME", default=TABLE, help=f"NAME or SCHEMA.NAME of the table ({TABLE})")
-
-
-def read_table(args: argparse.Namespace) -> OutboxTable:
+def read_table(args: Arguments) -> OutboxTable:
+    """Read the name of the table; raises InvalidSetting."""
     try:
         return OutboxTable.read(args.table)
     except ValueError as exc:
         raise InvalidSetting(f"--table: {exc}") from exc
 
 
-def read_connection(args: argparse.Namespace, settings: Settings) -> "OutboxConnection":
+def read_connection(args: Arguments, settings: Settings) -> "OutboxConnection":
     """Read where the database is; raises InvalidSetting, and Misconfigured without psycopg."""
     check_extra("outbox", "the outbox", "psycopg")
     from starter.extras.outbox.connection import OutboxConnection
@@ -71,7 +61,14 @@ def read_connection(args: argparse.Namespace, settings: Settings) -> "OutboxConn
     return connection
 
 
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("outbox", epilog=OUTBOX_HELP, prints_data=False)
+@connection_options
+@option("--once", is_flag=True, help="end when no row is left that can be taken")
+@option("--poll-seconds", **SECONDS, default=5.0, help="look so often though nothing tells of new rows (5)")
+@option("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
+@health_options("/healthz, /readyz and /status")
+def run(args: Arguments, settings: Settings) -> int:
+    """Turn the rows of a table in PostgreSQL into messages until SIGTERM or Ctrl-C."""
     from shared.telemetry.logs import set_up_logs
     from worker.process import new_event_loop
 

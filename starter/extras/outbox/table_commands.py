@@ -1,15 +1,17 @@
 """The commands `outbox ddl` and `outbox status`, about the table of an outbox."""
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
+
+from click import option
 
 from shared.exit import FINE
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, Commands
-from starter.extras.outbox.command import add_connection, add_table, read_connection, read_table
+from starter.cli.arguments import COUNT, Arguments
+from starter.cli.program import program
+from starter.extras.outbox.command import connection_options, read_connection, read_table, table_option
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -18,20 +20,19 @@ if TYPE_CHECKING:
 _HEADER = ("SEQ", "ACTION", "MESSAGE", "INSERTED", "FAILED", "PROBLEM")
 
 
-def add(commands: Commands) -> None:
-    parser = commands.add("outbox ddl", _run_ddl, "print the SQL that makes the table", prints_data=False)
-    add_table(parser)
-    parser = commands.add("outbox status", _run_status, "show what the table holds, and rows that failed")
-    add_connection(parser)
-    parser.add_argument("--limit", **COUNT, default=50, help="most rows that failed (50)")
-
-
-def _run_ddl(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 — as every command
+@program.command("outbox ddl", prints_data=False)
+@table_option
+def run_ddl(args: Arguments, settings: Settings) -> int:  # noqa: ARG001 — as every command
+    """Print the SQL that makes the table."""
     sys.stdout.write(read_table(args).ddl)
     return FINE
 
 
-async def _run_status(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("outbox status")
+@connection_options
+@option("--limit", **COUNT, default=50, help="most rows that failed (50)")
+async def run_status(args: Arguments, settings: Settings) -> int:
+    """Show what the table holds, and rows that failed."""
     connection = read_connection(args, settings)
     from starter.extras.outbox.backlog import count_rows, read_failed
 

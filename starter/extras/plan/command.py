@@ -1,16 +1,18 @@
 """The command `plan`: what a number of messages needs, in either encoding; asks no server."""
 
-import argparse
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from click import Choice, option
+
 from shared.errors import InvalidSetting
 from shared.exit import FINE
-from shared.messages.timespan import HORIZON, format_seconds
+from shared.messages.timespan import HORIZON, format_seconds, parse_duration
 from shared.settings import Settings
-from starter.cli.arguments import Commands, duration
+from starter.cli.arguments import Arguments
+from starter.cli.program import program
 from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,24 +28,37 @@ lanes to be busy three fifths of the time: try a tenth of it before you rely on 
 it comes from; docs/scaling.md says how to read the rest."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "estimate the cores, processes, database and shards that messages need"
-    add = commands.add("plan", _run, purpose, EPILOG).add_argument
-    number: dict[str, Any] = {"metavar": "N", "type": _read_number}
-    span: dict[str, Any] = {"metavar": "D", "type": duration}
-    add("--messages", **number, required=True, help="how many are alive: 10000000, 10_000_000 or 10M")
-    add("--mean-interval", **span, required=True, help="between two cycles of a message")
-    add("--encoding", choices=("solo", "pack"), help="how messages become workflows; both, side by side, when left out")
-    add("--handler-time", **span, default="100ms", help="of a call, waiting included (%(default)s)")
-    add("--handler-cpu", **span, default="0s", help="of a call, computing alone (%(default)s)")
-    add("--tolerance", **span, help="of a message; 5 %% of the interval, at most 15 minutes, when left out")
-    add("--retention", **span, default="1d", help="of the namespace (%(default)s)")
-    add("--starts-per-day", **number, default="0", help="messages that end and are replaced by new ones (0)")
-    add("--pack-messages", **number, default="1000", help="in a pack on average (%(default)s)")
-    add("--herd", **number, default="0", help="messages due in one instant (0)")
+def _read_number(text: str) -> int:
+    digits = text.replace("_", "")
+    times = 1
+    for suffix, size in (("k", 1000), ("M", 1_000_000), ("G", 1_000_000_000)):
+        if digits.endswith(suffix):
+            digits = digits.removesuffix(suffix)
+            times = size
+    if not (digits.isascii() and digits.isdecimal()):
+        raise ValueError(f"is {text!r}; give a whole number, like 10000000, 10_000_000 or 10M")
+    return int(digits) * times
 
 
-def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 — the shape of every command
+NUMBER: dict[str, Any] = {"metavar": "N", "type": _read_number}
+SPAN: dict[str, Any] = {"metavar": "D", "type": parse_duration}
+
+
+@program.command("plan", epilog=EPILOG)
+@option("--messages", **NUMBER, required=True, help="how many are alive: 10000000, 10_000_000 or 10M")
+@option("--mean-interval", **SPAN, required=True, help="between two cycles of a message")
+@option(
+    "--encoding", type=Choice(("solo", "pack")), help="how messages become workflows; both, side by side, when left out"
+)
+@option("--handler-time", **SPAN, default="100ms", help="of a call, waiting included (100ms)")
+@option("--handler-cpu", **SPAN, default="0s", help="of a call, computing alone (0s)")
+@option("--tolerance", **SPAN, help="of a message; 5 % of the interval, at most 15 minutes, when left out")
+@option("--retention", **SPAN, default="1d", help="of the namespace (1d)")
+@option("--starts-per-day", **NUMBER, default="0", help="messages that end and are replaced by new ones (0)")
+@option("--pack-messages", **NUMBER, default="1000", help="in a pack on average (1000)")
+@option("--herd", **NUMBER, default="0", help="messages due in one instant (0)")
+def run(args: Arguments, settings: Settings) -> int:  # noqa: ARG001 — the shape of every command
+    """Estimate the cores, processes, database and shards that messages need."""
     from starter.extras.plan.figures import FIGURES
     from starter.extras.plan.plan import ENCODINGS, make_plan
 
@@ -66,7 +81,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 �
     return FINE
 
 
-def _read_workload(args: argparse.Namespace) -> "Workload":
+def _read_workload(args: Arguments) -> "Workload":
     """Check the arguments; raises InvalidSetting that names the wrong option."""
     from starter.extras.plan.plan import Workload
 
@@ -93,18 +108,6 @@ def _read_workload(args: argparse.Namespace) -> "Workload":
 
 def _show_span(span: timedelta) -> str:
     return format_seconds(span.total_seconds()) if span >= SHORTEST else f"{span / SHORTEST:g} s"
-
-
-def _read_number(text: str) -> int:
-    digits = text.replace("_", "")
-    times = 1
-    for suffix, size in (("k", 1000), ("M", 1_000_000), ("G", 1_000_000_000)):
-        if digits.endswith(suffix):
-            digits = digits.removesuffix(suffix)
-            times = size
-    if not (digits.isascii() and digits.isdecimal()):
-        raise argparse.ArgumentTypeError(f"is {text!r}; give a whole number, like 10000000, 10_000_000 or 10M")
-    return int(digits) * times
 
 
 def _show_rate(value: float) -> str:

@@ -1,20 +1,21 @@
 """The commands `rehearse generate` and `rehearse collect`, which make histories of changes for `rehearse`."""
 
-import argparse
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
+
+from click import Choice, argument, option
 
 from shared.errors import InvalidSetting
 from shared.exit import FINE
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import HORIZON, format_exact
 from shared.settings import Settings
-from starter.cli.arguments import COUNT, DURATION, MOMENT, OFFSET, Commands, number
+from starter.cli.arguments import COUNT, DURATION, FILE, MOMENT, OFFSET, Arguments, read_number
 from starter.cli.connection import check_kafka
+from starter.cli.program import program
 from starter.local.terminal import echo_err, plural
 
 if TYPE_CHECKING:
@@ -37,44 +38,38 @@ change is placed at random between the visit that found it and the one before, b
 several changes between two visits one is found."""
 
 
-def add(commands: Commands) -> None:
-    add = commands.add(
-        "rehearse generate", _generate, "write a history of changes by stated random laws", GENERATE_HELP
-    )
-    add.set_defaults(begin=datetime(2026, 1, 1, tzinfo=UTC))
-    option = add.add_argument
-    option("file", metavar="FILE", type=Path, help="what to write; CSV or Parquet, by its name")
-    option("--pages", **COUNT, default=1000, help="how many (%(default)s)")
-    option("--from", dest="begin", **MOMENT, help="where the history begins (2026-01-01T00:00:00Z)")
-    option("--length", **DURATION, default=timedelta(days=30), help="how long it is (30d)")
-    option("--rates", choices=LAWS, default="gamma", help="how the pages' rates are distributed (%(default)s)")
-    real: dict[str, Any] = {"metavar": "X", "type": number}
-    option("--per-day", **real, default=1.0, help="changes of a page in a day on average (%(default)g)")
-    option("--shape", **real, default=1.0, help="shape of that distribution (%(default)g)")
-    option("--burst", **real, default=1.0, help="changes that come together on average (%(default)g)")
-    option("--within", **DURATION, default=timedelta(minutes=10), help="mean time between those (10m)")
-    option("--rhythm", **real, default=0.0, help="how much the rate goes up and down in a day, 0 to 1 (%(default)g)")
-    option("--peak", **real, default=14.0, help="hour of the day, in UTC, with the most changes (%(default)g)")
-    option("--seed", **OFFSET, default=0, help="another seed makes another history (%(default)s)")
-    collect = commands.add("rehearse collect", _collect, "make a history of what visits have found", COLLECT_HELP)
-    collect.add_argument("events", metavar="EVENTS", help="file, or kafka:TOPIC")
-    collect.add_argument("file", metavar="FILE", type=Path, help="what to write; CSV or Parquet, by its name")
-    collect.add_argument("--kind", default="http", help="kind of the messages that visit pages (http)")
+REAL: dict[str, Any] = {"metavar": "X", "type": read_number}
 
 
-def _generate(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 — the shape of every command
-    from starter.extras.rehearsal.generator import generate
+@program.command("rehearse generate", epilog=GENERATE_HELP)
+@argument("file", **FILE, help="what to write; CSV or Parquet, by its name")
+@option("--pages", **COUNT, default=1000, help="how many (1000)")
+@option(
+    "begin", "--from", **MOMENT, default="2026-01-01T00:00:00Z", help="where the history begins (2026-01-01T00:00:00Z)"
+)
+@option("--length", **DURATION, default="30d", help="how long it is (30d)")
+@option("--rates", type=Choice(LAWS), default="gamma", help="how the pages' rates are distributed (gamma)")
+@option("--per-day", **REAL, default=1.0, help="changes of a page in a day on average (1)")
+@option("--shape", **REAL, default=1.0, help="shape of that distribution (1)")
+@option("--burst", **REAL, default=1.0, help="changes that come together on average (1)")
+@option("--within", **DURATION, default="10m", help="mean time between those (10m)")
+@option("--rhythm", **REAL, default=0.0, help="how much the rate goes up and down in a day, 0 to 1 (0)")
+@option("--peak", **REAL, default=14.0, help="hour of the day, in UTC, with the most changes (14)")
+@option("--seed", **OFFSET, default=0, help="another seed makes another history (0)")
+def generate(args: Arguments, settings: Settings) -> int:  # noqa: ARG001 — the shape of every command
+    """Write a history of changes by stated random laws."""
+    from starter.extras.rehearsal.generator import generate as generate_rows
     from starter.extras.rehearsal.history_file import write_history
 
     options = _read_options(args)
-    rows = write_history(args.file, generate(options))
+    rows = write_history(args.file, generate_rows(options))
     end = format_exact((options.begin / 1e6) + options.length.total_seconds())
     echo_err(f"{plural(rows, 'row')} of {plural(options.pages, 'page')}: {args.file}")
     echo_err(f"rehearse with --from {format_exact(options.begin / 1e6)} --until {end}")
     return FINE
 
 
-def _read_options(args: argparse.Namespace) -> "GeneratorOptions":
+def _read_options(args: Arguments) -> "GeneratorOptions":
     from starter.extras.rehearsal.generator import GeneratorOptions
     from starter.extras.rehearsal.policies import to_microseconds
 
@@ -97,7 +92,12 @@ def _read_options(args: argparse.Namespace) -> "GeneratorOptions":
     return GeneratorOptions(begin=to_microseconds(args.begin), law=args.rates, **fields)
 
 
-async def _collect(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("rehearse collect", epilog=COLLECT_HELP)
+@argument("events", help="file, or kafka:TOPIC")
+@argument("file", **FILE, help="what to write; CSV or Parquet, by its name")
+@option("--kind", default="http", help="kind of the messages that visit pages (http)")
+async def collect(args: Arguments, settings: Settings) -> int:
+    """Make a history of what visits have found."""
     from starter.extras.rehearsal.history_file import write_history
     from starter.extras.rehearsal.outcome_events import CollectedVisits
 

@@ -1,6 +1,5 @@
 """The command `serve`."""
 
-import argparse
 import asyncio
 import ipaddress
 from dataclasses import replace
@@ -8,12 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from click import option
+
 from shared.errors import InvalidSetting, check_extra
 from shared.exit import FINE
 from shared.settings import Settings
-from starter.cli.arguments import Commands, port
+from starter.cli.arguments import PORT, Arguments
 from starter.cli.connection import open_client
 from starter.cli.interruption import call_at_signals
+from starter.cli.program import program
 from starter.extras.web.serving.page import WEB_PACKAGES, describe_page
 from starter.local.disk import DEFAULT_DATA
 from starter.local.terminal import echo_err
@@ -33,24 +35,24 @@ api_tokens_file it answers on this machine alone, and lets whoever calls it do e
 requests under way finish."""
 
 
-def add(commands: Commands) -> None:
-    purpose = "answer applications over HTTP until SIGTERM or Ctrl-C"
-    add = commands.add("serve", _run, purpose, HELP, prints_data=False).add_argument
-    add("--port", type=port, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
-    add("--no-page", action="store_true", help="answer programs only: no operations page for people")
-    writes_help = "let people who sign in change things on the page; without it they can only look"
-    add("--page-writes", action="store_true", help=writes_help)
-    add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@program.command("serve", epilog=HELP, prints_data=False)
+@option("--port", **PORT, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
+@option("--no-page", is_flag=True, help="answer programs only: no operations page for people")
+@option(
+    "--page-writes",
+    is_flag=True,
+    help="let people who sign in change things on the page; without it they can only look",
+)
+@option("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+def run(args: Arguments, settings: Settings) -> int:
+    """Answer applications over HTTP until SIGTERM or Ctrl-C."""
     from worker.process import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(args, settings))
 
 
-async def _serve(args: argparse.Namespace, settings: Settings) -> int:
+async def _serve(args: Arguments, settings: Settings) -> int:
     from importlib.metadata import version
 
     from activities.registry import load_registry
@@ -88,7 +90,7 @@ async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-def _load_tokens(args: argparse.Namespace, settings: Settings) -> "Tokens | None":
+def _load_tokens(args: Arguments, settings: Settings) -> "Tokens | None":
     from starter.extras.web.tokens import Tokens
 
     if settings.api_tokens_file:
