@@ -1,1 +1,1 @@
-"""What is of one machine: servers of Temporal, Kafka and codecs, its disk, and the terminal."""
+"""What is of one machine: servers of Temporal and Kafka, its disk, and the terminal."""

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.ti
 PACKAGES = {"shared", "activities", "workflows", "worker", "starter", "spark"}
 EXTRAS = ("starter/extras/", "spark/rehearsal/")
 """Folders that can go, with the entry points that name them."""
-COMMANDS_OF_EXTRAS = {"frontier", "outbox", "plan", "rehearse", "serve"}
+COMMANDS_OF_EXTRAS = {"codec-server", "frontier", "outbox", "plan", "rehearse", "serve"}
 CLIENT_NAMES = {"Client", "connect", "connect_sync"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION: str = PROJECT["version"]

@@ -25,7 +25,7 @@ codec_origins alone."""
 def run(args: Arguments, settings: Settings) -> int:
     """Decrypt and expand for the Web UI and Temporal's CLI until Ctrl-C."""
     from shared.temporal.encryption import EncryptionCodec, read_keys
-    from starter.local.codec_server import AccessPolicy, make_codec_server
+    from starter.extras.codec_server.codec_server import AccessPolicy, make_codec_server
 
     keys = read_keys(settings)
     policy = AccessPolicy(find_secret(settings, "codec_token"), settings.codec_origins)

@@ -1,0 +1,1 @@
+"""Codec server: makes payloads readable for the Web UI and Temporal's CLI."""
