@@ -26,6 +26,8 @@ from shared.messages.timespan import parse_duration
 ENV_PREFIX = "DORMICE_"
 CLIENT_VARIABLES = ("DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE")
 """Variables that the client of the HTTP API reads, in the environment of an application."""
+CONTROLLER_VARIABLES = {"deployment_name": "TEMPORAL_DEPLOYMENT_NAME", "build_id": "TEMPORAL_WORKER_BUILD_ID"}
+"""Variables that Temporal's worker controller on Kubernetes gives to the workers of each build; they are defaults."""
 DEFAULT_FILE = "dormice.toml"
 
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -73,10 +75,14 @@ class Settings:
     handlers: tuple[str, ...] = _setting((), "Modules with handlers, comma-separated, beside the installed ones.")
     task_queue_prefix: str = _setting("dormice", "Task queues are PREFIX-short, PREFIX-medium and PREFIX-long.")
     deployment_name: str = _setting(
-        "", "Worker deployment that workers belong to; its current version alone gets tasks. Left out, all workers do."
+        "",
+        "Worker deployment that workers belong to; its current version alone gets tasks. Left out, that in "
+        "TEMPORAL_DEPLOYMENT_NAME, and without any, all workers do.",
     )
     build_id: str = _setting(
-        "", "Build of this code, such as an image's tag or a commit; dormice and its version when left out."
+        "",
+        "Build of this code, such as an image's tag or a commit; left out, that in TEMPORAL_WORKER_BUILD_ID, and "
+        "without any, dormice and its version.",
     )
     payload_max_bytes: int = _setting(4096, "Largest payload of a message, in bytes of JSON.", 1)
     cycles_per_run: int = _setting(
@@ -207,9 +213,18 @@ def load_settings(
 ) -> Settings:
     """Build the settings, without `file` from `dormice.toml` in the working folder if any; raises InvalidSetting."""
     environ = environ or {}
+    controller = {name: environ[given] for name, given in CONTROLLER_VARIABLES.items() if given in environ}
     variables = {name: environ[variable] for name in _FIELDS if (variable := _name_variable(name)) in environ}
+
     values: dict[str, Any] = {}
-    for source, given in (*_file_values(file), ("environment", variables), ("flag", flags or {})):
+    sources = (
+        ("Temporal's worker controller", controller),
+        *_file_values(file),
+        ("environment", variables),
+        ("flag", flags or {}),
+    )
+
+    for source, given in sources:
         values |= {name: _read(name, value, source) for name, value in given.items()}
     return Settings(**values)
 

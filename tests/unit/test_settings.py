@@ -86,6 +86,15 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
     assert load_settings(environ=environ) == Settings()
 
 
+def test_what_the_worker_controller_gives_is_the_default_of_deployment_and_build(folder: Path) -> None:
+    """Temporal's controller on Kubernetes names them so; our own variables, a file and flags come before it."""
+    given = {"TEMPORAL_DEPLOYMENT_NAME": "default/dormice", "TEMPORAL_WORKER_BUILD_ID": "abc"}
+
+    assert load_settings(environ=given) == Settings(deployment_name="default/dormice", build_id="abc")
+    assert load_settings(environ=given | {"DORMICE_BUILD_ID": "own"}).build_id == "own"
+    assert load_settings(environ=given, file=write(folder / "own.toml", 'build_id = "filed"')).build_id == "filed"
+
+
 def test_a_variable_with_our_prefix_that_is_no_setting_is_found_with_what_it_is_like() -> None:
     """The error for a typo names the setting it resembles; what the client of the HTTP API reads is in order."""
     environ = {"DORMICE_HANDLER": "a", "DORMICE_UNHEARD_OF": "x", "DORMICE_IN_FLIGHT": "1", "HANDLER": "b"}
