@@ -44,6 +44,7 @@ class Readiness:
     is_stopping: Callable[[], bool]
     answer_max_age: timedelta = ANSWER_MAX_AGE
     workers: Sequence[Worker] = ()
+    obstacle: str = ""  # why it has not begun yet, as long as it tries again
     answered_at: float = field(default=float("-inf"), init=False)  # monotonic seconds of the server's last answer
 
     def take_workers(self, workers: Sequence[Worker]) -> None:
@@ -63,7 +64,7 @@ class Readiness:
     def find_gap(self) -> str:
         """Return what does not work yet in this process; empty when everything does."""
         if not self.workers:
-            return "starting"
+            return self.obstacle or "starting"
         idle = [worker.task_queue for worker in self.workers if not worker.is_running]
         return f"task queue {idle[0]} is not polled" if idle else ""
 

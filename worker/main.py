@@ -5,6 +5,7 @@ import contextlib
 import functools
 import logging
 import os
+import random
 import re
 import signal
 import socket
@@ -23,7 +24,7 @@ from temporalio.worker import Worker
 
 from activities.handlers.webhook.signature import read_signing_keys
 from activities.registry import Registry, load_registry
-from shared.errors import DormiceError, InvalidSetting, ServerUnreachable
+from shared.errors import DormiceError, InvalidSetting, RetryLater, ServerNotReady, ServerUnreachable
 from shared.exit import FINE, INTERRUPTED, PARTLY, code_of, find_stop_signals
 from shared.lanes import LANES
 from shared.settings import Settings
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_TIMEOUT = timedelta(seconds=30)
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(seconds=30)
 HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
 
 # Time beside the drain before the process is ended by force: for packs to ask for their calls in flight, and after the
@@ -57,13 +60,17 @@ HAND_BACK = timedelta(seconds=15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of `serve`; a process uses one core for workflow tasks. `health_address` None opens no endpoint."""
+    """Options of `serve`; a process uses one core for workflow tasks.
+
+    `health_address` None opens no endpoint. `waits_for_server` is for supervisors: it tries again where it would end.
+    """
 
     settings: Settings
     lanes: tuple[str, ...]
     processes: int
     drain: timedelta
     health_address: tuple[str, int] | None
+    waits_for_server: bool = False
 
 
 def read_options(flags: SimpleNamespace, settings: Settings) -> WorkerOptions:
@@ -81,6 +88,7 @@ def read_options(flags: SimpleNamespace, settings: Settings) -> WorkerOptions:
         processes=processes,
         drain=drain,
         health_address=health_address,
+        waits_for_server=flags.wait_for_server,
     )
 
 
@@ -176,19 +184,60 @@ async def _run(
     if follow_parent is not None:
         threading.Thread(target=follow_parent, args=(readiness.report, order), daemon=True).start()
 
+    async def begin_and_serve() -> None:
+        await _begin_and_serve(options, order, telemetry, readiness)
+
+    def note(obstacle: str) -> None:
+        readiness.obstacle = obstacle
+
     async with open_endpoint(options.health_address, readiness.report):
-        prepared = await order.unless_given(prepare(options.settings, telemetry.core))
-        if prepared is None:
-            return FINE
-        client, registry = prepared
-        await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
-        await order.unless_given(begin_leaders(client, options.settings, options.lanes))
-        plan = WorkerPlan(
-            settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain, telemetry=telemetry
-        )
-        await serve_lanes(client, plan, order, readiness)
+        if options.waits_for_server:
+            await try_until_answered(begin_and_serve, order, note)
+        else:
+            await begin_and_serve()
 
     return FINE
+
+
+async def _begin_and_serve(
+    options: WorkerOptions, order: StopRequest, telemetry: Telemetry, readiness: Readiness
+) -> None:
+    prepared = await order.unless_given(prepare(options.settings, telemetry.core))
+    if prepared is None:
+        return
+
+    client, registry = prepared
+    await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
+    await order.unless_given(begin_leaders(client, options.settings, options.lanes))
+    plan = WorkerPlan(
+        settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain, telemetry=telemetry
+    )
+    await serve_lanes(client, plan, order, readiness)
+
+
+async def try_until_answered(
+    work: Callable[[], Coroutine[Any, Any, T]], order: StopRequest, note: Callable[[str], None]
+) -> T | None:
+    """Do `work`, again while the server is away or not set up, until it is done; None after the order to stop.
+
+    The pause doubles from one second to half a minute, and a random part of it is left out: so workers that lost their
+    server together do not come back together. `note` is told why it waits.
+    """
+    longest = FIRST_PAUSE
+
+    while not order.is_given:
+        try:
+            return await work()
+        except (RetryLater, ServerNotReady) as exc:
+            note(f"waits for the server: {exc}")
+            pause = longest.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+            fields = {"action": "server_awaited", "reason": str(exc), "pause": round(pause, 1)}
+            logger.warning("no server yet: trying again", extra=fields)
+
+        await order.unless_given(asyncio.sleep(pause))
+        longest = min(2 * longest, LONGEST_PAUSE)
+
+    return None
 
 
 async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tuple[Client, Registry]:

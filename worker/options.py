@@ -39,6 +39,11 @@ def worker_options(run: Any) -> Any:
         option(
             "--drain-seconds", metavar="S", type=float, default=30.0, help="what handlers at work get to finish (30)"
         ),
+        option(
+            "--wait-for-server",
+            is_flag=True,
+            help="keep trying while no server answers or it is not set up: alive, but not ready; else it ends",
+        ),
         option("--processes", **COUNT, help="processes; one per core, as far as quota and memory go, when left out"),
         option(
             "--lane", type=Choice([*LANES]), multiple=True, help="lane to serve; may be repeated; all when left out"

@@ -14,6 +14,9 @@ from collections import deque
 from dataclasses import replace
 from datetime import timedelta
 
+from temporalio.client import Client
+
+from activities.registry import Registry
 from shared.errors import InvalidSetting
 from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, WRONG
 from shared.telemetry.sdk import check_ports, shift_port
@@ -28,6 +31,7 @@ from worker.main import (
     run_process,
     take_signals,
     to_exit_code,
+    try_until_answered,
 )
 
 logger = logging.getLogger(__name__)
@@ -86,21 +90,37 @@ class _Parent:
         self._options = options
         self._order = order
         self._children = children
+        self._obstacle = ""
 
     async def run(self) -> int:
         async with open_endpoint(self._options.health_address, self.report):
             check_ports(self._options.settings.telemetry_prometheus, len(self._children))
             # the temporal runtime does not survive a fork, so children are new interpreters that connect themselves
-            if await self._order.unless_given(prepare(self._options.settings)) is None:
+            if await self._prepare() is None:
                 return FINE
             codes = await asyncio.gather(*(self._keep(child) for child in self._children))
         if WRONG in codes:
             return WRONG
         return PARTLY if any(codes) else FINE
 
+    async def _prepare(self) -> tuple[Client, Registry] | None:
+        """Check everything that may fail before a process starts; None after the order to stop."""
+
+        async def check() -> tuple[Client, Registry] | None:
+            return await self._order.unless_given(prepare(self._options.settings))
+
+        if self._options.waits_for_server:
+            return await try_until_answered(check, self._order, self._note_obstacle)
+        return await check()
+
+    def _note_obstacle(self, obstacle: str) -> None:
+        self._obstacle = obstacle
+
     def report(self) -> Report:
         reports = [child.report() for child in self._children]
         reasons = [f"process {r['process']}: {r['reason']}" for r in reports if not r["ready"]]
+        if self._obstacle and not any(report["pid"] for report in reports):
+            reasons.insert(0, self._obstacle)
         if self._order.is_given:
             reasons.insert(0, "draining")
         if reasons:

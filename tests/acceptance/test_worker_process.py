@@ -32,7 +32,7 @@ from shared.messages.placement import pack_workflow_id
 from shared.packs.names import AWAIT_CALLS
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.steering.keepers import IdleControl
@@ -41,6 +41,8 @@ from tests.support.processes import is_gone
 from worker.processes import DEATHS_MAX, ChildProcess
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
+TRYING_AGAIN = "no server yet: trying again"
 
 HANDLERS = '''
 """Handlers that are at work for as long as a test wants."""
@@ -123,6 +125,14 @@ class Running:
         async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
             answer = await http.get(f"http://127.0.0.1:{port}/readyz")
         return answer.status_code, answer.json()
+
+    async def alive(self) -> int:
+        """Ask /healthz, wherever it is; gives the status."""
+        connections = psutil.Process(self.process.pid).net_connections("tcp")
+        (port,) = [c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN]
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+            answer = await http.get(f"http://127.0.0.1:{port}/healthz")
+        return answer.status_code
 
     async def until_ready(self) -> dict[str, Any]:
         """Wait until /readyz answers 200."""
@@ -506,6 +516,57 @@ async def test_no_server_at_the_start_is_worth_another_try(run: Run, processes: 
     running = run("--processes", processes, TEMPORAL_ADDRESS=f"127.0.0.1:{port}")
 
     await _assert_refused(running, 3, f"no Temporal server answers at 127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_worker_that_waits_for_the_server_is_alive_but_not_ready_until_it_comes(
+    run: Run, settings: Settings, tmp_path: Path, processes: str
+) -> None:
+    """It tells why, no supervisor starts it anew, and it serves by itself once the server is there."""
+    options = EmbeddedOptions(data=tmp_path / "late", port=find_free_port(), ui_port=None)
+    address = f"127.0.0.1:{options.port}"
+    running = run("--processes", processes, "--wait-for-server", "--health-port", "0", TEMPORAL_ADDRESS=address)
+
+    async def reason() -> str:
+        status, found = await running.ready()
+        assert status in (0, 503)
+        return found.get("reason", "")
+
+    async def has_tried() -> bool:
+        return (await reason()).startswith("waits for the server: ") and running.output.count(TRYING_AGAIN) > 1
+
+    await wait_until(has_tried, "it has tried twice")
+    assert f"no Temporal server answers at {address}" in await reason()
+    assert await running.alive() == 200
+
+    async with run_embedded(options) as server:
+        await running.until_ready()
+        client = await server.connect(settings)
+        envelope = Envelope(kind="echo", id="late", lane="short", payload={"cycles": 1})
+        receipt = await BulkStarter(client, settings).start(envelope, None)
+        assert receipt.run_id, receipt
+        await client.get_workflow_handle(receipt.workflow_id).result()
+        running.process.terminate()
+        assert await running.exit_code() == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_sigterm_ends_a_worker_that_waits_for_the_server(run: Run, processes: str) -> None:
+    """There is nothing to drain: exit code 0."""
+    running = run("--processes", processes, "--wait-for-server", TEMPORAL_ADDRESS=f"127.0.0.1:{find_free_port()}")
+    await wait_until(running.says(TRYING_AGAIN), "it waits")
+
+    running.process.terminate()
+
+    assert await running.exit_code() == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_what_a_person_must_change_is_not_waited_for(run: Run, processes: str) -> None:
+    """A wrong setting ends the worker with code 2, also when it would wait for the server."""
+    running = run("--processes", processes, "--wait-for-server", DORMICE_HANDLERS="nowhere_to_be_found")
+
+    await _assert_refused(running, 2, "nowhere_to_be_found")
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

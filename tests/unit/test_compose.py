@@ -115,7 +115,7 @@ def test_the_http_api_lets_in_who_has_the_token_that_is_shown() -> None:
     assert tokens.find("dormice-trial-token") == Access("trial")
     assert f"127.0.0.1:{args.port}:{args.port}" in service["ports"]
     assert f"http://127.0.0.1:{args.port}/readyz" in service["healthcheck"]["test"][-1]
-    assert settings.page_bridges == (f"bridge:{parse(program, "dormice", SERVICES['bridge']['command']).health_port}",)
+    assert settings.page_bridges == (f"bridge:{parse(program, 'dormice', SERVICES['bridge']['command']).health_port}",)
     assert settings.ui_address == f"http://localhost:{SERVICES['temporal-ui']['ports'][0].split(':')[1]}"
 
 
