@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
 RULES_FILE = DEPLOY / "prometheus" / "rules.yml"
 DASHBOARD_FILE = DEPLOY / "grafana" / "dashboards" / "dormice.json"
+
+OPERATOR_RULES_FILE = DEPLOY / "kubernetes" / "components" / "prometheus-operator" / "rules.yaml"
 
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(RULES_FILE.read_text("utf-8"))["groups"] for rule in group["rules"]
@@ -74,3 +77,19 @@ def labels_in(expression: str) -> set[str]:
     """Give the labels that an expression chooses or groups by."""
     found = _LABELS.findall(_STRINGS.sub("", expression))
     return {label for part in found for label in re.findall(r"[A-Za-z_]\w*", " ".join(part))}
+
+
+def write_operator_rules() -> str:
+    """Write the rules as the Prometheus operator reads them; `./run docs` keeps that beside what it is written from."""
+    rules = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "dormice", "labels": {"app.kubernetes.io/name": "dormice"}},
+        "spec": yaml.safe_load(RULES_FILE.read_text("utf-8")),
+    }
+    purpose = "# The alerts of deploy/prometheus/rules.yml, written from it by ./run docs: change them there.\n"
+    return purpose + yaml.safe_dump(rules, sort_keys=False, width=110, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(write_operator_rules())
