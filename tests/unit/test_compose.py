@@ -107,7 +107,7 @@ def test_the_image_is_named_and_labelled_by_the_version() -> None:
 def test_the_http_api_lets_in_who_has_the_token_that_is_shown() -> None:
     """Its settings and tokens are read by the program's own code, and people find the bridge on its page."""
     service = SERVICES["serve"]
-    args = parse(program, "dormice", service["command"])
+    args = parse(program, "dormice", service["command"]).args
     settings = load_settings(environ=service["environment"])
     mounted = {target: source for name, source, target in mounts() if name == "serve"}
     tokens = Tokens.load(ROOT / mounted[settings.api_tokens_file])
@@ -115,7 +115,8 @@ def test_the_http_api_lets_in_who_has_the_token_that_is_shown() -> None:
     assert tokens.find("dormice-trial-token") == Access("trial")
     assert f"127.0.0.1:{args.port}:{args.port}" in service["ports"]
     assert f"http://127.0.0.1:{args.port}/readyz" in service["healthcheck"]["test"][-1]
-    assert settings.page_bridges == (f"bridge:{parse(program, 'dormice', SERVICES['bridge']['command']).health_port}",)
+    bridge = parse(program, "dormice", SERVICES["bridge"]["command"]).args
+    assert settings.page_bridges == (f"bridge:{bridge.health_port}",)
     assert settings.ui_address == f"http://localhost:{SERVICES['temporal-ui']['ports'][0].split(':')[1]}"
 
 
