@@ -26,8 +26,8 @@ from chaos.run import ChaosOptions, run_chaos
 from shared.errors import DormiceError, InvalidSetting
 from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
 from starter.cli.arguments import COUNT, FILE, Arguments
-from starter.cli.program import parse
 from starter.local.terminal import echo_err
+from worker.options import parse
 
 
 def main(arguments: Sequence[str]) -> int:

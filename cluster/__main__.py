@@ -15,8 +15,8 @@ from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
 from shared.exit import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of, find_stop_signals
 from starter.cli.arguments import COUNT, FOLDER
-from starter.cli.program import parse
 from starter.local.terminal import echo_err, print_fields, print_json
+from worker.options import parse
 
 
 def main(arguments: Sequence[str]) -> int:

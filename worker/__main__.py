@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import socket
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from shared.settings import add_handler_folder, load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
-from worker.options import worker_options
+from worker.options import parse, worker_options
 from worker.processes import serve
 
 logger = logging.getLogger(__name__)
@@ -26,16 +27,12 @@ logger = logging.getLogger(__name__)
 
 @click.command()
 @worker_options
-def main(**flags: Any) -> NoReturn:
+def command(**flags: Any) -> int:
     """Serve lanes until SIGTERM, then drain."""
-
-    def run() -> int:
-        settings = load_settings(environ=os.environ)
-        add_handler_folder()
-        set_up_logs(settings)
-        return serve(read_options(SimpleNamespace(**flags), settings))
-
-    leave(to_exit_code(run))
+    settings = load_settings(environ=os.environ)
+    add_handler_folder()
+    set_up_logs(settings)
+    return serve(read_options(SimpleNamespace(**flags), settings))
 
 
 def run_child(descriptor: int) -> NoReturn:
@@ -79,4 +76,4 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m worker")
+    leave(to_exit_code(functools.partial(parse, command, "python -m worker", sys.argv[1:])))

@@ -1,11 +1,13 @@
-"""Options of a worker on a command line, for each program that has them, and where any process answers for health."""
+"""How command lines are read, and the options of a worker, for each program that has them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import click
 from click import Choice, option
 
+from shared.errors import InvalidSetting
 from shared.lanes import LANES
 
 
@@ -51,3 +53,19 @@ def worker_options(run: Any) -> Any:
     ):
         run = each(run)
     return run
+
+
+def parse(command: click.Command, name: str, words: Sequence[str]) -> Any:
+    """Give what the callback of a command gives for the words of a command line, or the exit code of its help.
+
+    Raises InvalidSetting for words that are wrong.
+    """
+    try:
+        with command.make_context(name, [*words]) as context:
+            return command.invoke(context)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except click.UsageError as exc:
+        where = exc.ctx.command_path if exc.ctx else name
+        sentence = " ".join(exc.format_message().split()).rstrip(".")
+        raise InvalidSetting(f"{sentence}; '{where} --help' shows the usage") from exc

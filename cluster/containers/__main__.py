@@ -17,8 +17,8 @@ from cluster.containers.engine import DOCKERFILE, ROOT, build_arguments, find_en
 from cluster.containers.image import check_image
 from shared.errors import DormiceError
 from shared.exit import FINE, INTERRUPTED, PIPE_CLOSED, code_of, find_stop_signals
-from starter.cli.program import parse
 from starter.local.terminal import echo_err
+from worker.options import parse
 
 SKIPPED = (
     "containers: skipped: there is neither a Docker daemon nor, for root, buildah; "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 from click import Choice
+from click.shell_completion import CompletionItem
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
@@ -98,6 +99,19 @@ def read_number(text: str) -> float:
     raise ValueError(f"is {text!r}; give a number, for example 30 or 0.5")
 
 
+class Folder(click.Path):
+    """A path that a shell completes with folders; what is wrong with one is told where it is used."""
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 — click gives both
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Leave it to the shell, which knows its folders."""
+        return [CompletionItem(incomplete, type="dir")]
+
+
 # what many options have in common; defaults of moments and durations are texts, because click reads those as well
 MOMENT: dict[str, Any] = {"metavar": "MOMENT", "type": parse_moment}
 DURATION: dict[str, Any] = {"metavar": "DURATION", "type": parse_duration}
@@ -111,8 +125,8 @@ PRIORITY: dict[str, Any] = {
     "metavar": "N",
     "type": options.whole_number(1, 5, "a whole number from 1 (first) to 5 (last)"),
 }
-FILE: dict[str, Any] = {"metavar": "FILE", "type": click.Path(dir_okay=False, path_type=Path)}
-FOLDER: dict[str, Any] = {"metavar": "FOLDER", "type": click.Path(file_okay=False, path_type=Path)}
+FILE: dict[str, Any] = {"metavar": "FILE", "type": click.Path(path_type=Path)}
+FOLDER: dict[str, Any] = {"metavar": "FOLDER", "type": Folder(path_type=Path)}
 
 JSON = click.Option(["--json"], is_flag=True, help="print data as JSON, on standard output alone")
 

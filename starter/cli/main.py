@@ -13,9 +13,10 @@ from shared.errors import DormiceError
 from shared.exit import DEFECT, INTERRUPTED, PIPE_CLOSED, WRONG, code_of
 from shared.settings import add_handler_folder, find_unknown_variables, load_settings
 from starter.cli.interruption import run_interruptibly
-from starter.cli.program import COMPLETE_VARIABLE, parse, program
+from starter.cli.program import COMPLETE_VARIABLE, program
 from starter.local.disk import is_full_error
 from starter.local.terminal import echo_err
+from worker.options import parse
 
 WARNED_VARIABLE = "_DORMICE_WARNED"
 """Holds the names of variables that a parent process has already warned of."""

@@ -1,12 +1,11 @@
 """The program `dormice`: its commands are added by the modules that installed distributions name as entry points."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 import click
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import Misconfigured
 from shared.exit import MEANINGS
 from starter.cli.arguments import Group
 
@@ -110,22 +109,6 @@ program = Program(
     context_settings={"help_option_names": ["-h", "--help"], "terminal_width": 100},
 )
 click.version_option(package_name="dormice", message="%(prog)s %(version)s")(program)
-
-
-def parse(command: click.Command, name: str, words: Sequence[str]) -> Any:
-    """Give what the callback of a command gives for the words of a command line, or the exit code of its help.
-
-    Raises InvalidSetting for words that are wrong.
-    """
-    try:
-        with command.make_context(name, [*words]) as context:
-            return command.invoke(context)
-    except click.exceptions.Exit as exc:
-        return exc.exit_code
-    except click.UsageError as exc:
-        where = exc.ctx.command_path if exc.ctx else name
-        sentence = " ".join(exc.format_message().split()).rstrip(".")
-        raise InvalidSetting(f"{sentence}; '{where} --help' shows the usage") from exc
 
 
 def walk(context: click.Context | None = None) -> Iterator[click.Context]:

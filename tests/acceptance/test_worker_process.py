@@ -496,10 +496,10 @@ REFUSALS = {
     ),
     "module without handlers": Refusal(2, "json holds no handler", (), (("DORMICE_HANDLERS", "json"),)),
     "bad setting": Refusal(2, "log_level (from environment): is 'loud'", (), (("DORMICE_LOG_LEVEL", "loud"),)),
-    "no processes": Refusal(2, "processes: is 0", ("--processes", "0")),
+    "no processes": Refusal(2, "'--processes': is '0'", ("--processes", "0")),
     "negative drain": Refusal(2, "--drain-seconds: is -1", ("--drain-seconds", "-1")),
     "drain of no length": Refusal(2, "--drain-seconds: is nan", ("--drain-seconds", "nan")),
-    "impossible port": Refusal(2, "health-port: is 70000", ("--health-port", "70000")),
+    "impossible port": Refusal(2, "'--health-port': is '70000'", ("--health-port", "70000")),
 }
 
 

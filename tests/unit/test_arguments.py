@@ -7,7 +7,8 @@ import pytest
 
 from shared.errors import InvalidSetting
 from starter.cli.arguments import COUNT, DURATION, MOMENT, PORT, PRIORITY, SECONDS, Command, read_number
-from starter.cli.program import parse, program, walk
+from starter.cli.program import program, walk
+from worker.options import parse
 
 READERS: dict[Any, tuple[str, str]] = {
     DURATION["type"]: ("-1d", "is '-1d', which is negative; leave out the sign"),

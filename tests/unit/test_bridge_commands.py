@@ -7,8 +7,9 @@ import pytest
 
 from shared.errors import InvalidSetting
 from starter.cli.messages import start
-from starter.cli.program import parse, program
+from starter.cli.program import program
 from starter.cli.records import bridge, bridge_status
+from worker.options import parse
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from shared.errors import Misconfigured
 from starter.cli.main import run
-from starter.cli.program import ENTRY_POINT_GROUP, HELP_ORDER, parse, program, walk
+from starter.cli.program import ENTRY_POINT_GROUP, HELP_ORDER, program, walk
+from worker.options import parse
 
 WORDS = {point.name.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
 GREETING = '''
@@ -63,7 +64,8 @@ def test_a_command_loads_no_other_one() -> None:
     """So it begins sooner, and goes on when another one is broken."""
     code = (
         "import sys\n"
-        "from starter.cli.program import parse, program\n"
+        "from starter.cli.program import program\n"
+        "from worker.options import parse\n"
         "parse(program, 'dormice', ['show', 'echo:1'])\n"
         "print(sorted(name for name in sys.modules if name.startswith('starter.cli.messages.')))"
     )

@@ -15,11 +15,12 @@ from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.messages.timespan import parse_duration
 from shared.settings import describe_settings, load_settings
 from shared.temporal.search_attributes import REQUIRED
-from starter.cli.program import parse, program
+from starter.cli.program import program
 from starter.extras.web.tokens import Access, Tokens
 from starter.local import visibility_indexes as slim
 from starter.local.embedded import DYNAMIC_CONFIG
 from tests.support import watching
+from worker.options import parse
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"

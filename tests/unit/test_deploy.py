@@ -13,11 +13,12 @@ import yaml
 from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings, describe_settings, load_settings
-from starter.cli.program import parse, program
+from starter.cli.program import program
 from starter.extras.web.serving.server import DRAIN_SECONDS
 from tests.support import watching
 from tests.support.kubernetes_fields import find_flaws
 from worker.main import HAND_BACK
+from worker.options import parse
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FILES = [path for path in sorted(FOLDER.rglob("*.yaml")) if path.name != "kustomization.yaml"]

@@ -37,7 +37,6 @@ from starter.bridge.offsets import Partition
 from starter.bridge.pending_record import PendingRecord, RecordSpans
 from starter.cli.arguments import Invocation
 from starter.cli.operations.doctor import CODES
-from starter.cli.program import parse as parse_words
 from starter.cli.program import program, walk
 from starter.extras.rehearsal.page import COLUMNS
 from starter.extras.rehearsal.policies import Visit
@@ -49,6 +48,7 @@ from starter.insight.doctor.server import Server
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
 from tests.support.sources import BLOCK, PAGES, ROOT, blocks, documented_checks, parse, table
+from worker.options import parse as parse_words
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 LINE_MAX = 120
