@@ -68,4 +68,5 @@ def parse(command: click.Command, name: str, words: Sequence[str]) -> Any:
     except click.UsageError as exc:
         where = exc.ctx.command_path if exc.ctx else name
         sentence = " ".join(exc.format_message().split()).rstrip(".")
-        raise InvalidSetting(f"{sentence}; '{where} --help' shows the usage") from exc
+        joint = " " if sentence.endswith("?") else "; "
+        raise InvalidSetting(f"{sentence}{joint}'{where} --help' shows the usage") from exc

@@ -138,19 +138,19 @@ async def test_the_version_is_that_of_the_distribution(run: Run) -> None:
 WRONG: list[tuple[list[str], str]] = [
     ([], "Missing command; 'dormice --help' shows the usage"),
     (["frob"], "No such command 'frob'; 'dormice --help' shows the usage"),
-    (["gate"], "No such command 'gate'. Did you mean 'gates'?; 'dormice --help' shows the usage"),
+    (["gate"], "No such command 'gate'. Did you mean 'gates'? 'dormice --help' shows the usage"),
     (["list", "--kind"], "Option '--kind' requires an argument; 'dormice list --help' shows the usage"),
     (["list", "--json=yes"], "Option '--json' does not take a value; 'dormice list --help' shows"),
     (
         ["start", "echo", "1", "--payload", "@"],
         "Invalid value for '--payload': names no file behind the @; write @FILE; 'dormice",
     ),
-    (["gates", "lits"], "No such command 'lits'. Did you mean 'list'?; 'dormice gates --help'"),
+    (["gates", "lits"], "No such command 'lits'. Did you mean 'list'? 'dormice gates --help'"),
     (["list", "--fast"], "No such option '--fast'. (Did you mean one of: '--exact'"),
     (["gates", "--jsn"], "No such option '--jsn'. (Did you mean one of: '--json'"),
     (["start", "echo", "1", "--due-at", LATER], "No such option '--due-at'. (Did you mean one of: "),
     (["gates", "list", "all"], "Got unexpected extra argument (all); 'dormice gates list --help' shows the usage"),
-    (["list", "--lan=short"], "No such option '--lan'. Did you mean '--lane'?; 'dormice list --help' shows"),
+    (["list", "--lan=short"], "No such option '--lan'. Did you mean '--lane'? 'dormice list --help' shows"),
     (
         ["list", "--lane", "shrot"],
         "Invalid value for '--lane': 'shrot' is not one of 'short', 'medium', 'long'; 'dormice list --help' shows",
