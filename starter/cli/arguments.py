@@ -99,17 +99,13 @@ def read_number(text: str) -> float:
     raise ValueError(f"is {text!r}; give a number, for example 30 or 0.5")
 
 
-class Folder(click.Path):
-    """A path that a shell completes with folders; what is wrong with one is told where it is used."""
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002 — click gives both
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """Leave it to the shell, which knows its folders."""
-        return [CompletionItem(incomplete, type="dir")]
+def complete_folder(
+    ctx: click.Context,  # noqa: ARG001 — click gives all three
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Leave it to the shell, which knows its folders."""
+    return [CompletionItem(incomplete, type="dir")]
 
 
 # what many options have in common; defaults of moments and durations are texts, because click reads those as well
@@ -125,8 +121,13 @@ PRIORITY: dict[str, Any] = {
     "metavar": "N",
     "type": options.whole_number(1, 5, "a whole number from 1 (first) to 5 (last)"),
 }
-FILE: dict[str, Any] = {"metavar": "FILE", "type": click.Path(path_type=Path)}
-FOLDER: dict[str, Any] = {"metavar": "FOLDER", "type": Folder(path_type=Path)}
+FILE: dict[str, Any] = {"metavar": "FILE", "type": click.Path(dir_okay=False, path_type=Path)}
+# what is wrong with a folder is told by whoever uses it, with the next step
+FOLDER: dict[str, Any] = {
+    "metavar": "FOLDER",
+    "type": click.Path(path_type=Path),
+    "shell_complete": complete_folder,
+}
 
 JSON = click.Option(["--json"], is_flag=True, help="print data as JSON, on standard output alone")
 
