@@ -3,10 +3,12 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 from cluster.containers.base import AUTHORITIES
 from cluster.program import run_program
@@ -28,8 +30,10 @@ class Engine(Protocol):
         """Build an image; raises Misconfigured when that fails."""
         ...
 
-    def command_to_run(self, image: str, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Give the command that runs one in the image, and that a SIGTERM reaches."""
+    def command_to_run(
+        self, image: str, command: Sequence[str], variables: Mapping[str, str]
+    ) -> AbstractContextManager[list[str]]:
+        """Give the command that runs one in the image, and that a SIGTERM reaches; at the end nothing is left of it."""
         ...
 
 
@@ -69,11 +73,17 @@ class Docker:
         command = ["docker", "build", *options, "--file", str(dockerfile), "--tag", image, str(context)]
         run_program(command, "'docker build' failed")
 
-    def command_to_run(self, image: str, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    @contextmanager
+    def command_to_run(self, image: str, command: Sequence[str], variables: Mapping[str, str]) -> Generator[list[str]]:
         """Give the command that runs one in the image."""
+        name = f"dormice-{uuid4().hex}"
         rights = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]  # noqa: S108 — the container's own
-        options = ["--rm", "--network", "host", *rights, *_write_options("--env", variables)]
-        return ["docker", "run", *options, "--entrypoint", command[0], image, *command[1:]]
+        options = ["--rm", "--name", name, "--network", "host", *rights, *_write_options("--env", variables)]
+        try:
+            yield ["docker", "run", *options, "--entrypoint", command[0], image, *command[1:]]
+        finally:
+            # the client of a container may be killed while the container goes on; most have ended and are gone
+            subprocess.run(("docker", "rm", "--force", name), capture_output=True, check=False)  # noqa: S603, S607 — on the PATH, a name of our own
 
 
 # The root is mounted again below itself, so that it can be made read-only for this process alone.
@@ -104,9 +114,16 @@ class Buildah:
         command = ["buildah", "bud", *options, "--file", str(dockerfile), "--tag", image, str(context)]
         run_program(command, "'buildah bud' failed")
 
-    def command_to_run(self, image: str, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    @contextmanager
+    def command_to_run(self, image: str, command: Sequence[str], variables: Mapping[str, str]) -> Generator[list[str]]:
         """Give the command that runs one in the image, in a mount namespace of its own."""
         container = run_program(["buildah", "from", "--pull-never", image], "'buildah from' failed").strip()
+        try:
+            yield self._enter(container, command, variables)
+        finally:
+            run_program(["buildah", "rm", container], "'buildah rm' failed")
+
+    def _enter(self, container: str, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         root = run_program(["buildah", "mount", container], "'buildah mount' failed").strip()
         path = "/opt/dormice/bin:/usr/local/bin:/usr/bin:/bin"
         environment = ["env", "-i", f"PATH={path}", *(f"{name}={value}" for name, value in variables.items())]

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -14,6 +16,7 @@ from temporalio.client import Client
 from cluster.containers.engine import USER, Engine
 from shared.errors import Misconfigured
 from shared.messages.envelope import Envelope
+from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
@@ -44,7 +47,9 @@ EXPECTED = f"user {USER} {USER}\nwritable /tmp/new\nopen\n"
 
 async def check_image(engine: Engine, image: str) -> None:
     """Run the image and check it; raises Misconfigured with the first thing that is wrong."""
-    said = await _run_to_end(engine.command_to_run(image, ["python", "-c", LOOK], {}))
+    with engine.command_to_run(image, ["python", "-c", LOOK], {}) as command:
+        said = await _run_to_end(command)
+
     if said != EXPECTED:
         raise Misconfigured(f"the image is not as it should be: it says {said!r} instead of {EXPECTED!r}; mend it")
     echo_err("its user is not root, writes to /tmp alone, and no file of it is open to everybody")
@@ -68,10 +73,12 @@ async def _check_worker(engine: Engine, image: str, server: EmbeddedServer) -> N
 
     if code != 0:
         raise Misconfigured(f"a worker that was told to end has ended with code {code}; it should drain with code 0")
+    if await _count_done(client, patience=timedelta(seconds=0.5)) == MESSAGES:
+        raise Misconfigured("all messages were done before the worker was told to end; raise DELAY_SECONDS")
     echo_err("it has drained in the middle of the messages")
 
     async with _worker(engine, image, server.address) as worker:
-        done = await _count_done(client)
+        done = await _count_done(client, patience=timedelta(seconds=END_SECONDS))
         worker.terminate()
         await asyncio.wait_for(worker.wait(), END_SECONDS)
 
@@ -86,16 +93,17 @@ async def _worker(engine: Engine, image: str, address: str) -> AsyncGenerator[as
     port = find_free_port()
     health = ("--health-port", str(port))
     command = ["dormice", "worker", "--processes", "1", "--wait-for-server", "--drain-seconds", "10", *health]
-    running = engine.command_to_run(image, command, {"TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull})
+    variables = {"TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
-    process = await asyncio.create_subprocess_exec(*running)
-    try:
-        await _wait_until_ready(process, port)
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    with engine.command_to_run(image, command, variables) as running:
+        process = await asyncio.create_subprocess_exec(*running)
+        try:
+            await _wait_until_ready(process, port)
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
 
 async def _wait_until_ready(process: asyncio.subprocess.Process, port: int) -> None:
@@ -127,10 +135,19 @@ async def _start_messages(client: Client, settings: Settings) -> None:
         pass
 
 
-async def _count_done(client: Client) -> int:
-    handles = [client.get_workflow_handle(f"echo:{number}") for number in range(MESSAGES)]
-    results = await asyncio.gather(*(handle.result() for handle in handles), return_exceptions=True)
-    return sum(not isinstance(result, BaseException) for result in results)
+async def _count_done(client: Client, *, patience: timedelta) -> int:
+    """Count the messages that have ended, until all have, or none has for this long: one that is lost never does."""
+    query = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND ExecutionStatus = 'Completed'"
+    done = 0
+    deadline = time.monotonic() + patience.total_seconds()
+    while done < MESSAGES and time.monotonic() <= deadline:
+        await asyncio.sleep(0.5)
+        found = (await client.count_workflows(query)).count
+        if found > done:
+            done = found
+            deadline = time.monotonic() + patience.total_seconds()
+
+    return done
 
 
 async def _run_to_end(command: Sequence[str]) -> str:

@@ -36,7 +36,9 @@ def test_the_arguments_of_a_build_are_those_of_the_dockerfile(monkeypatch: pytes
 
 def test_docker_runs_the_image_without_rights() -> None:
     """Read-only but for /tmp, and with no capability."""
-    command = Docker().command_to_run("dormice:1", ["dormice", "worker"], {"TEMPORAL_ADDRESS": "here:7233"})
+    worker = Docker().command_to_run("dormice:1", ["dormice", "worker"], {"TEMPORAL_ADDRESS": "here:7233"})
+    with worker as command:
+        assert command[command.index("--name") + 1].startswith("dormice-")
 
     assert command[:2] == ["docker", "run"]
     assert command[-4:] == ["--entrypoint", "dormice", "dormice:1", "worker"]
