@@ -165,7 +165,7 @@ def test_no_other_distribution_owns_our_names(elsewhere: Path) -> None:
 def test_without_the_extras_the_other_commands_are_there(spine: Path) -> None:
     """Help lists them, each explains itself, and a command that is gone is none."""
     helped = run_in_spine(spine, "-m", "starter", "--help")
-    listed = {line.split()[0] for line in helped.stdout.splitlines() if line.startswith("    ") and line[4] != " "}
+    listed = {line.split()[0] for line in helped.stdout.splitlines() if line.startswith("  ") and line[2:3].strip()}
     words = {point.name.partition(".")[0] for point in entry_points(group="dormice.commands")}
 
     assert helped.returncode == 0, helped.stderr
