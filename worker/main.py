@@ -5,7 +5,6 @@ import contextlib
 import functools
 import logging
 import os
-import random
 import re
 import signal
 import socket
@@ -29,6 +28,7 @@ from shared.exit import FINE, INTERRUPTED, PARTLY, code_of, find_stop_signals
 from shared.lanes import LANES
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry, start_telemetry
+from shared.temporal.backoff import add_jitter
 from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
@@ -220,8 +220,7 @@ async def try_until_answered(
 ) -> T | None:
     """Do `work`, again while the server is away or not set up, until it is done; None after the order to stop.
 
-    The pause doubles from one second to half a minute, and a random part of it is left out: so workers that lost their
-    server together do not come back together. `note` is told why it waits.
+    The pause doubles from one second to half a minute, with jitter. `note` is told why it waits.
     """
     longest = FIRST_PAUSE
 
@@ -230,7 +229,7 @@ async def try_until_answered(
             return await work()
         except (RetryLater, ServerNotReady) as exc:
             note(f"waits for the server: {exc}")
-            pause = longest.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+            pause = add_jitter(longest.total_seconds())
             fields = {"action": "server_awaited", "reason": str(exc), "pause": round(pause, 1)}
             logger.warning("no server yet: trying again", extra=fields)
 

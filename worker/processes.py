@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 import pickle
-import random
 import socket
 import sys
 import time
@@ -20,6 +19,7 @@ from activities.registry import Registry
 from shared.errors import InvalidSetting
 from shared.exit import FINE, INTERRUPTED, PARTLY, UNREACHABLE, WRONG
 from shared.telemetry.sdk import check_ports, shift_port
+from shared.temporal.backoff import add_jitter
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
     HAND_BACK,
@@ -230,7 +230,7 @@ class ChildProcess:
         if code == WRONG:
             return None
         if code == UNREACHABLE:
-            return UNREACHABLE_PAUSE.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+            return add_jitter(UNREACHABLE_PAUSE.total_seconds())
 
         self._deaths.append(now)
         while now - self._deaths[0] > DEATHS_WINDOW.total_seconds():
@@ -240,7 +240,7 @@ class ChildProcess:
             return None
 
         backoff = RESTART_BACKOFF.total_seconds() * 2.0 ** (len(self._deaths) - 1)
-        return backoff * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+        return add_jitter(backoff)
 
     def _note(self, report: Report) -> None:
         self._report = report

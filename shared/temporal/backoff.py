@@ -14,8 +14,12 @@ REST = 10.0
 
 def backoff_seconds(attempts: int) -> float:
     """Return the wait after `attempts` failures in a row: doubled each time, up to a limit, its upper half random."""
-    ceiling = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(attempts, 10))
-    return ceiling * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
+    return add_jitter(min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(attempts, 10)))
+
+
+def add_jitter(longest: float) -> float:
+    """Return a wait between half of `longest` and all of it: who failed together does not come back together."""
+    return longest * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
 
 
 def rest_seconds(took: float, minimum: float, times: float = REST) -> float:

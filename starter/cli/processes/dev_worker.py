@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shared.errors import Misconfigured
 from shared.exit import FINE, WRONG
+from shared.temporal.backoff import add_jitter
 from starter.local.disk import check_room
 from starter.local.supervised_process import last_line, start_supervised, stop_supervised
 from starter.local.terminal import echo_err
@@ -109,7 +109,7 @@ class DevWorker:
             elif code is not None:
                 deaths = 1 if time.monotonic() - began > RESTART_SECONDS_MAX else deaths + 1
                 longest = min(RESTART_SECONDS_MAX, RESTART_SECONDS * 2**deaths)
-                pause = longest * random.uniform(0.5, 1)  # noqa: S311 — no secret
+                pause = add_jitter(longest)
                 rest = f"the server stays, and a new worker starts in {pause:.1f} s"
                 echo_err(f"the worker has ended with code {code}; {rest}")
                 await asyncio.sleep(pause)
