@@ -1,36 +1,22 @@
 """`./run cluster up|down|status`: Temporal's server on PostgreSQL, without Docker."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from click import Group, option
 
 from cluster.cluster import SHARDS, Cluster, find_folder
+from cluster.command_line import run_command, run_process
 from cluster.program import VERSION, build_program
-from shared.errors import DormiceError
-from shared.exit import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of, find_stop_signals
+from shared.exit import FINE, PARTLY
 from starter.cli.arguments import COUNT, FOLDER
 from starter.local.terminal import echo_err, print_fields, print_json
-from worker.options import parse
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code."""
-    try:
-        return parse(commands, "./run cluster", arguments)
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except KeyboardInterrupt:
-        echo_err("cluster: interrupted; './run cluster status' shows what runs")
-        return INTERRUPTED
-    except DormiceError as exc:
-        echo_err(f"cluster: {exc}")
-        return code_of(exc)
+    return run_command(commands, "cluster", arguments, "cluster: interrupted; './run cluster status' shows what runs")
 
 
 commands = Group(help=f"Temporal's server {VERSION} on PostgreSQL, on loopback.", no_args_is_help=False)
@@ -87,9 +73,4 @@ def run_status(data: Path, *, is_json: bool) -> int:
 
 
 if __name__ == "__main__":
-    for number in find_stop_signals():
-        signal.signal(number, signal.default_int_handler)
-    code = main(sys.argv[1:])
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-    os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
+    run_process(main)

@@ -1,10 +1,6 @@
 """`./run containers`: build the image on a local base, run it as production does, and check what it promises."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -12,13 +8,12 @@ from pathlib import Path
 
 from click import command, option
 
+from cluster.command_line import run_command, run_process
 from cluster.containers.base import BASE, write_context
 from cluster.containers.engine import DOCKERFILE, ROOT, build_arguments, find_engine
 from cluster.containers.image import check_image
-from shared.errors import DormiceError
-from shared.exit import FINE, INTERRUPTED, PIPE_CLOSED, code_of, find_stop_signals
+from shared.exit import FINE
 from starter.local.terminal import echo_err
-from worker.options import parse
 
 SKIPPED = (
     "containers: skipped: there is neither a Docker daemon nor, for root, buildah; "
@@ -28,15 +23,7 @@ SKIPPED = (
 
 def main(arguments: Sequence[str]) -> int:
     """Run the checks and give the exit code; skipped ones are no error."""
-    try:
-        return parse(check, "./run containers", arguments)
-    except BrokenPipeError:
-        return PIPE_CLOSED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except DormiceError as exc:
-        echo_err(f"containers: {exc}")
-        return code_of(exc)
+    return run_command(check, "containers", arguments)
 
 
 @command()
@@ -67,9 +54,4 @@ def _read_version() -> str:
 
 
 if __name__ == "__main__":
-    for number in find_stop_signals():
-        signal.signal(number, signal.default_int_handler)
-    code = main(sys.argv[1:])
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-    os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
+    run_process(main)

@@ -1,5 +1,6 @@
 """The local base of the image: Debian with Python, made of packages, where no registry of images is reached."""
 
+import platform
 import shutil
 from pathlib import Path
 
@@ -43,8 +44,7 @@ def write_context(folder: Path) -> None:
 def _find_suite() -> str:
     """Give the name of this machine's Debian; elsewhere that of the stable one."""
     try:
-        lines = Path("/etc/os-release").read_text().splitlines()
+        found = platform.freedesktop_os_release()
     except OSError:
         return "stable"
-    said = dict(line.split("=", 1) for line in lines if "=" in line)
-    return said.get("VERSION_CODENAME", "stable") if said.get("ID") == "debian" else "stable"
+    return found.get("VERSION_CODENAME", "stable") if found["ID"] == "debian" else "stable"

@@ -77,13 +77,16 @@ class Docker:
     def command_to_run(self, image: str, command: Sequence[str], variables: Mapping[str, str]) -> Generator[list[str]]:
         """Give the command that runs one in the image."""
         name = f"dormice-{uuid4().hex}"
-        rights = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]  # noqa: S108 — the container's own
+        # /tmp is the container's own
+        rights = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]  # noqa: S108
         options = ["--rm", "--name", name, "--network", "host", *rights, *_write_options("--env", variables)]
+
         try:
             yield ["docker", "run", *options, "--entrypoint", command[0], image, *command[1:]]
         finally:
             # the client of a container may be killed while the container goes on; most have ended and are gone
-            subprocess.run(("docker", "rm", "--force", name), capture_output=True, check=False)  # noqa: S603, S607 — on the PATH, a name of our own
+            removal = ("docker", "rm", "--force", name)
+            subprocess.run(removal, capture_output=True, check=False)  # noqa: S603 — a name of our own
 
 
 # The root is mounted again below itself, so that it can be made read-only for this process alone.
