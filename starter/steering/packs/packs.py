@@ -124,7 +124,7 @@ class Packs:
         if selection.state in ENDS:
             return MessageCount(await self.count(selection))
         if await self.count_packs(selection) <= ASKED_MAX:
-            asked = await self._ask(selection)
+            asked = await self._count_in_time(selection)
             if asked is not None:
                 return MessageCount(asked.total())
 
@@ -140,7 +140,7 @@ class Packs:
             part = replace(selection, state=state)
             asked = None
             if is_answering and await self.count_packs(part) <= ASKED_MAX:
-                asked = await self._ask(part)
+                asked = await self._count_in_time(part)
                 is_answering = asked is not None
             if asked is not None:
                 counts = {kind: MessageCount(number) for kind, number in asked.items()}
@@ -152,7 +152,7 @@ class Packs:
 
         return found
 
-    async def _ask(self, selection: Selection) -> Counter[str] | None:
+    async def _count_in_time(self, selection: Selection) -> Counter[str] | None:
         """Count by kind, None where packs do not answer soon."""
         with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
