@@ -32,9 +32,15 @@ def test_every_life_is_recorded() -> None:
     assert {path.stem.rpartition("-")[0] for path in RECORDED} == {*LIVES, *PACK_LIVES}
 
 
+async def do_something_else_behind_a_patch() -> None:
+    """Begin one more activity, where no older code was at work."""
+    if workflow.patched("something-else"):
+        await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
+
+
 @workflow.defn(name="message", sandboxed=False)
 class ChangedBehindAPatch(MessageWorkflow):
-    """A change as it is to be made: one more activity before everything else, where no older code was at work."""
+    """A change as it is to be made: one more activity before everything else."""
 
     @workflow.init
     def __init__(self, wire: dict[str, Any]) -> None:
@@ -43,8 +49,7 @@ class ChangedBehindAPatch(MessageWorkflow):
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> Any:
         """Do something else first."""
-        if workflow.patched("something-else"):
-            await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
+        await do_something_else_behind_a_patch()
         return await super().run(wire)
 
 
@@ -59,8 +64,7 @@ class PackChangedBehindAPatch(PackWorkflow):
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> Any:
         """Do something else first."""
-        if workflow.patched("something-else"):
-            await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
+        await do_something_else_behind_a_patch()
         return await super().run(wire)
 
 
