@@ -109,17 +109,20 @@ class _Parent:
         async def check() -> tuple[Client, Registry] | None:
             return await self._order.unless_given(prepare(self._options.settings))
 
-        if self._options.waits_for_server:
-            return await try_until_answered(check, self._order, self._note_obstacle)
-        return await check()
+        def note(obstacle: str) -> None:
+            self._obstacle = obstacle
 
-    def _note_obstacle(self, obstacle: str) -> None:
-        self._obstacle = obstacle
+        if not self._options.waits_for_server:
+            return await check()
+
+        prepared = await try_until_answered(check, self._order, note)
+        note("")
+        return prepared
 
     def report(self) -> Report:
         reports = [child.report() for child in self._children]
         reasons = [f"process {r['process']}: {r['reason']}" for r in reports if not r["ready"]]
-        if self._obstacle and not any(report["pid"] for report in reports):
+        if self._obstacle:
             reasons.insert(0, self._obstacle)
         if self._order.is_given:
             reasons.insert(0, "draining")
